@@ -1,0 +1,1 @@
+//! The CPU maths of zerokl: fixed bits, free schedule.

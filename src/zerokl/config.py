@@ -1,0 +1,114 @@
+"""One frozen config. The flags of `zerokl serve`, their help, the docs table and the fingerprint derive from it.
+
+A field is an option: `field_name` is `--field-name`. `bits=True` marks what can move an output bit; those fields, and
+no others, enter the fingerprint. What the machine answers (free memory, threads) goes into `Resolved`, made once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    bits: bool = False,
+    choices: Sequence[str] | None = None,
+    aliases: Sequence[str] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    secret: bool = False,
+) -> Any:
+    """A config field: default, help for people, and whether it can move an output bit."""
+    metadata = {
+        "help": help,
+        "bits": bits,
+        "choices": tuple(choices) if choices else None,
+        "aliases": tuple(aliases),
+        "minimum": minimum,
+        "maximum": maximum,
+        "secret": secret,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every option of a server or an `LLM`."""
+
+    # Model
+    model: str = option("", "Folder, GGUF file or hub id; empty: SmolLM2-135M-Instruct.", aliases=["--model-path"])
+    tokenizer_path: str = option("", "Tokenizer folder, if not the model's own.")
+    revision: str = option("", "Hub revision.")
+    served_model_name: str = option("", "Name in answers; empty: the model as given.")
+    dtype: str = option(
+        "auto",
+        "Weights' type in memory. auto: as stored; quantised GGUF becomes float32, which is exact.",
+        bits=True,
+        choices=["auto", "float32", "float16", "bfloat16"],
+    )
+    load_format: str = option("auto", "How weights are found.", choices=["auto", "safetensors", "gguf", "dummy"])
+    context_length: int | None = option(None, "Lower the model's own context length.", minimum=1)
+    chat_template: str = option("", "Path of a Jinja file that replaces the model's template.", bits=True)
+
+    # Numerics
+    random_seed: int | str = option(
+        0,
+        "Seed for requests that bring none, mixed with their prompt; 'random' draws one at start.",
+        bits=True,
+        aliases=["--default-seed"],
+    )
+    logprobs_mode: str = option(
+        "raw",
+        "raw: log-softmax of the raw logits. processed: the sampler's own distribution.",
+        bits=True,
+        choices=["raw", "processed"],
+    )
+    sampling_defaults: str = option(
+        "model",
+        "Where unset sampling parameters come from: the model's generation_config.json, or OpenAI's defaults.",
+        bits=True,
+        choices=["model", "openai"],
+    )
+    tp_leaves: int = option(1, "Leaves of the sums in row-parallel layers.", bits=True, minimum=1, maximum=64)
+
+    # Memory and scheduling: none of these moves a bit
+    page_size: int = option(64, "Token slots per cache page.", minimum=1, maximum=1024)
+    max_total_tokens: int | None = option(None, "Token slots of the cache pool.", minimum=1)
+    mem_fraction_static: float | None = option(
+        None, "Share of device memory for weights and cache.", minimum=0.05, maximum=0.99
+    )
+    max_running_requests: int = option(256, "Requests in one step.", minimum=1)
+    max_queued_requests: int = option(
+        1024, "Requests waiting before a 429.", minimum=0, aliases=["--max-queued"]
+    )
+    chunked_prefill_size: int = option(512, "Token budget of one step.", minimum=1)
+    disable_radix_cache: bool = option(False, "Never reuse a prefix.")
+    threads: int | None = option(None, "CPU threads; default: all cores this process may use.", minimum=1)
+    device: str = option("cpu", "Where the model runs.", choices=["cpu", "cuda"])
+    disable_cuda_graph: bool = option(False, "Run decode steps eagerly (GPU).")
+    disable_prefill_cuda_graph: bool = option(False, "Run prefill steps eagerly (GPU).")
+
+    # Server
+    host: str = option("127.0.0.1", "Address to listen on.")
+    port: int = option(30000, "Port to listen on.", minimum=0, maximum=65535)
+    frontend: str = option("python", "HTTP frontend.", choices=["python"])
+    api_key: tuple[str, ...] = option((), "Key that clients must send (repeatable).", secret=True)
+    admin_api_key: str = option("", "Key for admin routes.", secret=True)
+    allow_origins: tuple[str, ...] = option((), "CORS origins (repeatable); none: CORS is off.")
+    max_body_bytes: int = option(64 * 2**20, "Largest request body.", minimum=1024)
+    max_logprobs: int = option(100, "Largest `logprobs` on /v1/completions.", minimum=0)
+    strict_model: bool = option(False, "Answer 404 to a model name that isn't the served one.")
+    incremental_streaming_output: bool = option(False, "/generate streams deltas instead of the whole text so far.")
+    weight_version: str = option("default", "Label of the weights in answers.")
+    log_level: str = option("info", "Log level.", choices=["debug", "info", "warning", "error"])
+    test_clock: int | None = option(None, "Freeze clocks and ids at this Unix time, for byte-exact tests.")
+
+
+def options() -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of `Config`, in the order of the help page."""
+    return dataclasses.fields(Config)

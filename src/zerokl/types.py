@@ -1,0 +1,205 @@
+"""What two folders share: frozen, made of integers, strings and raw bytes, so that policy can hold it without numpy.
+
+    Request ──▶ scheduler ──▶ StepPlan (Segments) ──▶ runner ──▶ StepResult ──▶ scheduler ──▶ Progress
+
+A column of logprobs is little-endian float32 in a `bytes`: exact, cheap to join and to send, and read with
+`memoryview(column).cast("f")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NewType, Protocol
+
+RequestId = NewType("RequestId", int)
+PageId = NewType("PageId", int)
+
+PENDING_TOKEN = -1
+"""Stands in a plan for the token that the previous, not yet committed, step samples for the same request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one next token is drawn. Every field is resolved: no None that means "the server's default".
+
+    Order of effects: penalties, logit_bias, grammar mask, temperature, top_k, top_p, min_p, then argmax of
+    logit + Gumbel noise of (seed, stream, position, token id). temperature 0 is argmax; ties go to the lower id.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    """-1: all."""
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    stream: int = 0
+    """Which of n samples: sample j of one request draws from (seed, j)."""
+
+    @property
+    def needs_history(self) -> bool:
+        """True if the draw depends on the tokens so far; such a request is never planned ahead of its last token."""
+        return self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobSpec:
+    """Which logprobs of a row are wanted besides the token's own: the `num_top` likeliest, and those of `ids`."""
+
+    num_top: int = 0
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Logprobs of `rows` rows, as little-endian columns: of the raw float32 logits, before any sampling parameter."""
+
+    rows: int = 0
+    num_top: int = 0
+    num_ids: int = 0
+    chosen: bytes = b""
+    """f32 [rows]: of the row's own token."""
+    top_ids: bytes = b""
+    """i32 [rows, num_top]: highest first, ties by lower id."""
+    top: bytes = b""
+    """f32 [rows, num_top]."""
+    ids: bytes = b""
+    """f32 [rows, num_ids], in the order of `LogprobSpec.ids`."""
+
+    def joined(self, other: Logprobs) -> Logprobs:
+        """These rows, then the other's; both must be of the same widths (an empty one has any)."""
+        if not self.rows:
+            return other
+        if not other.rows:
+            return self
+        return Logprobs(
+            self.rows + other.rows,
+            self.num_top,
+            self.num_ids,
+            self.chosen + other.chosen,
+            self.top_ids + other.top_ids,
+            self.top + other.top,
+            self.ids + other.ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to continue. Ids are in range and the length fits the context: whoever admits it has checked."""
+
+    request_id: RequestId
+    prompt: Sequence[int]
+    max_new_tokens: int
+    """0: score or prefill only."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    min_new_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    """End-of-sequence ids are among them unless the client said ignore_eos."""
+    logprobs: LogprobSpec | None = None
+    """None: no logprob is computed."""
+    logprob_start: int = -1
+    """Scores of prompt tokens after this position are wanted (position s itself has no entry); -1: none.
+    A cached prefix is reused only up to here, because what the cache skips has no logits."""
+    priority: int = 0
+    """Higher first; equal: by arrival."""
+    cache_salt: str = ""
+    """Prefixes are shared only between requests of equal salt."""
+    use_cache: bool = True
+    """False: neither reads nor fills the prefix cache (health probes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Some tokens of one request, once through the model.
+
+        positions   start ................................ start + len(tokens) - 1
+        rows           0 ......... score_start ........... len(tokens) - 1
+        targets                    ^ targets[0] is the known next token of this row, and so on
+        sample                                             ^ the last row draws the next token
+    """
+
+    request_id: RequestId
+    start: int
+    tokens: Sequence[int]
+    """Only the last may be PENDING_TOKEN."""
+    pages: Sequence[PageId]
+    """Page i holds positions [i * page_size, (i + 1) * page_size); they cover all positions up to the segment's end."""
+    targets: Sequence[int] = ()
+    score_start: int = 0
+    sample: SamplingParams | None = None
+    logprobs: LogprobSpec | None = None
+    """For the targets and for the sampled token alike."""
+    history: tuple[Sequence[int], Sequence[int]] | None = None
+    """(prompt ids, output ids so far), for penalties; None where none is set."""
+    mask: bytes | None = None
+    """Grammar: bit i of byte i // 8 says that id i is allowed; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One ragged step. Nothing in it may move a bit of any request's answer."""
+
+    step: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentResult:
+    token: int | None = None
+    """The sampled id, if the segment asked for one."""
+    logprobs: Logprobs | None = None
+    """One row: of the sampled token."""
+    scores: Logprobs | None = None
+    """One row per target."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    step: int
+    segments: tuple[SegmentResult, ...]
+    """In the plan's order."""
+
+
+class Pending(Protocol):
+    """A step that the device may still be working on."""
+
+    def result(self) -> StepResult: ...
+
+
+class StepRunner(Protocol):
+    """The numerics side, as the engine sees it. `lag` is how many submitted steps may be uncommitted: 0 CPU, 1 GPU."""
+
+    lag: int
+
+    def submit(self, plan: StepPlan) -> Pending: ...
+
+
+FinishKind = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a request ended. `matched`: the stop token's id, the stop string or regex that ended it."""
+
+    kind: FinishKind
+    matched: int | str | None = None
+    message: str = ""
+    status_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one committed step did for one request."""
+
+    request_id: RequestId
+    token: int | None = None
+    logprobs: Logprobs | None = None
+    scores: Logprobs | None = None
+    """New scores of prompt tokens, to be joined in order."""
+    cached_tokens: int = 0
+    """Prefix taken from the cache at first admission."""
+    finish: Finish | None = None
