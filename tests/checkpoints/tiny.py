@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
-MERGES = tuple(
-    "t h,Ġ th,Ġth e,h e,i n,Ġ a,a n,Ġa n,Ġan d,e r,o n,in g,Ġ w,à ¤,Ã ©,Ġ Ġ,l l,he ll,hell o,Ġ s,r e,e n,Ċ Ċ,ð Ł".split(
-        ","
-    )
+# fmt: off
+MERGES = (
+    "t h", "Ġ th", "Ġth e", "h e", "i n", "Ġ a", "a n", "Ġa n", "Ġan d", "e r", "o n", "in g", "Ġ w", "à ¤", "Ã ©",
+    "Ġ Ġ", "l l", "he ll", "hell o", "Ġ s", "r e", "e n", "Ċ Ċ", "ð Ł",
 )
+# fmt: on
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
