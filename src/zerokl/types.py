@@ -203,3 +203,31 @@ class Progress:
     cached_tokens: int = 0
     """Prefix taken from the cache at first admission."""
     finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """Ids with a meaning, and the model's id range. The run folder's special_tokens.json."""
+
+    vocab_size: int
+    """Ids 0..vocab_size - 1 are the model's; the tokenizer may know fewer."""
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    """Each ends a generation, unless the client says ignore_eos. The first is the tokenizer's `eos_token`."""
+    pad_id: int | None = None
+    eot_id: int | None = None
+    """End of a turn, if the checkpoint names one; it is among `eos_ids`."""
+    add_bos: bool = False
+    """Encoding a text with special tokens puts `bos_id` first (already part of tokenizer.json; said here for readers)."""
+    names: tuple[tuple[str, str], ...] = ()
+    """What a chat template sees: ("bos_token", "<s>"), ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """Everything that turns text into ids and back, as text: from any checkpoint, for the `tokenizers` library."""
+
+    tokenizer_json: str
+    special: SpecialTokens
+    chat_template: str = ""
+    """Jinja source; empty: the model has none."""
