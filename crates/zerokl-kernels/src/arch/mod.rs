@@ -1,0 +1,223 @@
+//! One virtual vector of 16 f32 lanes, with a body per instruction set and the same bits on all of them.
+//!
+//! ```text
+//! Kernel::run::<L: Lanes>   written once, #[inline(always)], safe
+//!     ▲ instantiated by     Isa::run(kernel): scalar::Scalar | avx2::Avx2 | avx512::Avx512
+//! ```
+//!
+//! A lane operation is one IEEE operation, rounded to nearest even, on every instruction set. Nothing here may be
+//! approximate (`rcp`, `rsqrt`), reassociated, or flushed to zero. All `unsafe` of the crate's arithmetic is in here.
+
+mod float_mode;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+pub use float_mode::strict_floats;
+
+/// The virtual width. Reductions keep this many lanes by index mod 16, whatever the machine has.
+pub const LANES: usize = 16;
+
+/// Sixteen f32 lanes. Implementations use nothing wider than what their instruction set was detected to have.
+///
+/// Methods must be `#[inline(always)]`: only then do they become instructions inside `Isa::run`.
+pub trait Lanes: Copy {
+    /// A yes or no per lane, from a comparison.
+    type Mask: Copy;
+
+    fn splat(value: f32) -> Self;
+    fn load(from: &[f32; LANES]) -> Self;
+    fn store(self, to: &mut [f32; LANES]);
+    /// bf16 bit patterns, widened exactly.
+    fn load_bf16(from: &[u16; LANES]) -> Self;
+    /// f16 bit patterns, widened exactly (subnormals too; a signalling NaN becomes quiet).
+    fn load_f16(from: &[u16; LANES]) -> Self;
+
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
+    fn sqrt(self) -> Self;
+    /// `self * factor + addend`, rounded once.
+    fn fma(self, factor: Self, addend: Self) -> Self;
+    /// `if self > other { self } else { other }`: a NaN in either, or two zeros, gives `other`.
+    fn max(self, other: Self) -> Self;
+    /// `if self < other { self } else { other }`: a NaN in either, or two zeros, gives `other`.
+    fn min(self, other: Self) -> Self;
+
+    fn less_than(self, other: Self) -> Self::Mask;
+    fn equals(self, other: Self) -> Self::Mask;
+    /// True in the first `count` lanes (all, if `count` is 16 or more).
+    fn first_lanes(count: usize) -> Self::Mask;
+    fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
+
+    /// The bit pattern of each lane as an integer: the way to exponents and signs.
+    fn and_bits(self, bits: u32) -> Self;
+    fn or_bits(self, bits: u32) -> Self;
+    fn xor_bits(self, bits: u32) -> Self;
+    /// Wrapping integer sum of the bit patterns.
+    fn add_bits(self, other: Self) -> Self;
+    /// Wrapping integer difference of the bit patterns.
+    fn sub_bits(self, other: Self) -> Self;
+    fn shift_left<const N: i32>(self) -> Self;
+    /// Arithmetic: the sign bit is repeated.
+    fn shift_right<const N: i32>(self) -> Self;
+    /// The bit pattern, read as an i32, as a float (rounded to nearest even).
+    fn integer_to_float(self) -> Self;
+
+    /// The fixed tree: (i, i+8), (i, i+4), (i, i+2), (i, i+1).
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        let mut lanes = self.to_array();
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                lanes[i] += lanes[i + half];
+            }
+        }
+        lanes[0]
+    }
+
+    /// The largest lane, by the same tree and the `max` of this trait.
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        let mut lanes = self.to_array();
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                let (a, b) = (lanes[i], lanes[i + half]);
+                lanes[i] = if a > b { a } else { b };
+            }
+        }
+        lanes[0]
+    }
+
+    #[inline(always)]
+    fn zero() -> Self {
+        Self::splat(0.0)
+    }
+
+    #[inline(always)]
+    fn to_array(self) -> [f32; LANES] {
+        let mut lanes = [0.0; LANES];
+        self.store(&mut lanes);
+        lanes
+    }
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        self.xor_bits(0x8000_0000)
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Self {
+        self.and_bits(0x7fff_ffff)
+    }
+
+    /// The first lanes from a slice of at most 16, the others zero.
+    #[inline(always)]
+    fn load_first(from: &[f32]) -> Self {
+        let mut lanes = [0.0; LANES];
+        lanes[..from.len()].copy_from_slice(from);
+        Self::load(&lanes)
+    }
+
+    /// Writes the first `to.len()` lanes, at most 16.
+    #[inline(always)]
+    fn store_first(self, to: &mut [f32]) {
+        to.copy_from_slice(&self.to_array()[..to.len()]);
+    }
+}
+
+/// A computation over lanes: its inputs are fields, and `run` is written once for every instruction set.
+pub trait Kernel {
+    type Output;
+    /// Mark it `#[inline(always)]`, and all that it calls with lanes too. It must not start parallel work (a closure
+    /// handed to the pool would be compiled for the plain instruction set): parallel outside, lanes inside.
+    fn run<L: Lanes>(self) -> Self::Output;
+}
+
+/// The instruction sets. Which one runs moves no bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    Scalar,
+    Avx2(Avx2Found),
+    Avx512(Avx512Found),
+}
+
+/// Proof of detection: its only constructor looks at the machine, so an `Isa` that exists can be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx2Found(());
+
+/// Proof of detection, as `Avx2Found`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512Found(());
+
+impl Isa {
+    /// All that this machine can run, the best first.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        [detect_avx512(), detect_avx2(), Some(Isa::Scalar)].into_iter().flatten()
+    }
+
+    pub fn best() -> Isa {
+        Isa::available().next().unwrap_or(Isa::Scalar)
+    }
+
+    pub fn named(name: &str) -> Option<Isa> {
+        Isa::available().find(|isa| isa.name() == name)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2(_) => "avx2",
+            Isa::Avx512(_) => "avx512",
+        }
+    }
+
+    /// Runs a kernel's body with this instruction set's lanes.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            Isa::Scalar => kernel.run::<scalar::Scalar>(),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an Avx2Found exists only where the features were detected.
+            Isa::Avx2(_) => unsafe { avx2::run(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an Avx512Found exists only where the features were detected.
+            Isa::Avx512(_) => unsafe { avx512::run(kernel) },
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("never detected on this architecture"),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect_avx2() -> Option<Isa> {
+    let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+    found.then_some(Isa::Avx2(Avx2Found(())))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect_avx512() -> Option<Isa> {
+    let found = detect_avx2().is_some()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq");
+    found.then_some(Isa::Avx512(Avx512Found(())))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect_avx2() -> Option<Isa> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect_avx512() -> Option<Isa> {
+    None
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! Outputs cut in pieces, each lent to one task of the pool: how kernels write in parallel without `unsafe`.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::pool::parallel_for;
+
+/// `task(i, chunk)` for each run of `length` elements (the last may be shorter).
+pub fn for_chunks<T: Send>(threads: usize, out: &mut [T], length: usize, task: impl Fn(usize, &mut [T]) + Sync) {
+    let width = out.len();
+    for_tiles(threads, out, width, 1, length, |tile| {
+        let index = tile.columns.start / length;
+        task(index, tile.row(0));
+    });
+}
+
+/// A row-major matrix of `width` columns, cut in tiles of `tile_rows` by `tile_columns` (less at the right and
+/// bottom edges). `task` runs once per tile; tiles below each other are neighbours in time.
+pub fn for_tiles<T: Send>(
+    threads: usize,
+    out: &mut [T],
+    width: usize,
+    tile_rows: usize,
+    tile_columns: usize,
+    task: impl Fn(&mut Tile<'_, T>) + Sync,
+) {
+    assert!(tile_rows > 0 && tile_columns > 0, "tiles have an area");
+    if out.is_empty() {
+        return;
+    }
+    assert!(out.len().is_multiple_of(width), "whole rows");
+    let rows = out.len() / width;
+    let (down, across) = (rows.div_ceil(tile_rows), width.div_ceil(tile_columns));
+    let base = Base(out.as_mut_ptr());
+    parallel_for(threads, down * across, |index| {
+        let (row, column) = (index % down * tile_rows, index / down * tile_columns);
+        let mut tile = Tile {
+            base: base.get(),
+            width,
+            rows: row..(row + tile_rows).min(rows),
+            columns: column..(column + tile_columns).min(width),
+            lent: PhantomData,
+        };
+        task(&mut tile);
+    });
+}
+
+/// One task's part of a matrix: no other tile shares an element with it.
+pub struct Tile<'a, T> {
+    base: *mut T,
+    width: usize,
+    pub rows: Range<usize>,
+    pub columns: Range<usize>,
+    lent: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Tile<'_, T> {
+    /// The tile's columns of one of its rows, by the row's number in the whole matrix.
+    #[inline]
+    pub fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(self.rows.contains(&row), "row of another tile");
+        // SAFETY: `for_tiles` cut the range inside the borrowed slice, tiles don't overlap, each index of
+        // `parallel_for` runs once, and `&mut self` lends one row at a time.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.base.add(row * self.width + self.columns.start), self.columns.len())
+        }
+    }
+}
+
+/// The start of the lent slice, on its way to the tasks.
+struct Base<T>(*mut T);
+
+impl<T> Base<T> {
+    fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+// SAFETY: it is only used to make tiles, which are disjoint; their elements may move between threads (T: Send).
+unsafe impl<T: Send> Sync for Base<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_a_matrix_once() {
+        for (rows, width, tile_rows, tile_columns) in [(1, 1, 1, 1), (5, 7, 2, 3), (4, 8, 4, 8), (3, 10, 100, 4)] {
+            let mut out = vec![0_u32; rows * width];
+            for_tiles(3, &mut out, width, tile_rows, tile_columns, |tile| {
+                for row in tile.rows.clone() {
+                    let first = row * width + tile.columns.start;
+                    for (i, cell) in tile.row(row).iter_mut().enumerate() {
+                        *cell += (first + i) as u32 + 1;
+                    }
+                }
+            });
+            assert_eq!(out, (1..=(rows * width) as u32).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn chunks_are_numbered_in_order_and_the_last_is_short() {
+        let mut out = vec![0; 10];
+        for_chunks(2, &mut out, 4, |index, chunk| chunk.fill((index, chunk.len()).0 * 10 + chunk.len()));
+        assert_eq!(out, [4, 4, 4, 4, 14, 14, 14, 14, 22, 22]);
+    }
+
+    #[test]
+    fn an_empty_output_has_no_tiles() {
+        for_tiles(2, &mut [] as &mut [f32], 0, 1, 1, |_| panic!("no tile"));
+    }
+
+    #[test]
+    #[should_panic(expected = "row of another tile")]
+    fn a_tile_lends_only_its_own_rows() {
+        for_tiles(1, &mut [0.0; 4], 2, 1, 2, |tile| tile.row(1 - tile.rows.start)[0] = 1.0);
+    }
+}
