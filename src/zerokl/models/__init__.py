@@ -1,0 +1,34 @@
+"""Architectures, and how a checkpoint becomes a model that runs.
+
+model = models.load(checkpoint, config)      # checkpoint: zerokl.checkpoints; config: zerokl.config
+hidden = model.forward(tokens, ragged, kv_layers)
+logits = model.logits(hidden[wanted_rows])
+"""
+
+from __future__ import annotations
+
+from zerokl.config import Config
+from zerokl.errors import ConfigError, UnsupportedModel
+from zerokl.models import weights
+from zerokl.models.model import Model
+from zerokl.models.registry import ARCHITECTURES, architecture_of
+
+__all__ = ["ARCHITECTURES", "Model", "load"]
+
+
+def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
+    """The checkpoint's model, with its weights packed as `config.dtype` says.
+
+    Raises UnsupportedModel, CheckpointError, and ConfigError for a context length above the model's own.
+    """
+    name, module = architecture_of(checkpoint.config)
+    quantization = checkpoint.config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "unknown")
+        raise UnsupportedModel(f"weights quantised by {method!r} aren't supported in safetensors; GGUF files are")
+    model_config = module.Config.from_checkpoint(checkpoint.config)
+    context_length = config.context_length or model_config.context_length
+    if context_length > model_config.context_length:
+        raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")
+    parameters = weights.load(module.WEIGHTS, module.DROPPED, model_config, checkpoint, config.dtype)
+    return Model(name, module, model_config, parameters, context_length)

@@ -1,0 +1,74 @@
+"""A loaded model: what a runner needs to know of it, and the two calls it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from zerokl import ops
+from zerokl.models.weights import Axes, Parameters, W
+
+
+class ModelConfig(Axes, Protocol):
+    """What every architecture's config answers."""
+
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def context_length(self) -> int: ...
+
+
+class Architecture(Protocol):
+    """A module such as `models/llama.py`."""
+
+    Config: Any
+    WEIGHTS: tuple[W, ...]
+    DROPPED: tuple[str, ...]
+
+    @property
+    def forward(self) -> Callable[..., np.ndarray]: ...
+    @property
+    def logits(self) -> Callable[..., np.ndarray]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """Weights and the functions that run them. Immutable: a step changes the KV pools only."""
+
+    architecture: str
+    module: Architecture
+    config: ModelConfig
+    weights: Parameters
+    context_length: int
+    """The config's, or lower if the user said so."""
+
+    @property
+    def num_layers(self) -> int:
+        return self.config.num_layers
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.config.num_kv_heads
+
+    @property
+    def head_size(self) -> int:
+        return self.config.head_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def forward(self, tokens: np.ndarray, ragged: ops.Ragged, kv_layers: Sequence[ops.LayerKV]) -> np.ndarray:
+        """Hidden rows [T, E] after the final norm; stores the tokens' keys and values in `kv_layers`."""
+        return self.module.forward(self.weights, self.config, tokens, ragged, kv_layers)
+
+    def logits(self, hidden_rows: np.ndarray) -> np.ndarray:
+        """[R, E] -> [R, V] float32."""
+        return self.module.logits(self.weights, self.config, hidden_rows)

@@ -1,0 +1,31 @@
+"""Which module runs which architecture: one line per name that a checkpoint's config may give."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from zerokl.errors import CheckpointError, UnsupportedModel
+from zerokl.models import llama
+from zerokl.models.model import Architecture
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "LlamaForCausalLM": llama,
+}
+
+
+def architecture_of(config: Mapping[str, Any]) -> tuple[str, Architecture]:
+    """The first architecture that the config names and its module.
+
+    Raises UnsupportedModel, which names what is supported and what is nearest, and CheckpointError if none is named.
+    """
+    names = config.get("architectures") or []
+    if not names:
+        raise CheckpointError("the config names no architecture (key 'architectures')")
+    name = names[0]
+    if name not in ARCHITECTURES:
+        nearest = difflib.get_close_matches(str(name), ARCHITECTURES, n=1, cutoff=0)[0]
+        supported = ", ".join(sorted(ARCHITECTURES))
+        raise UnsupportedModel(f"architecture {name!r} isn't supported; supported: {supported}; nearest: {nearest}")
+    return name, ARCHITECTURES[name]

@@ -1,0 +1,197 @@
+"""Fill a model's parameters from a checkpoint by a table: one row says where one parameter comes from.
+
+    W("model.layers.{i}.self_attn.{q,k,v}_proj.weight", "layers.{i}.qkv", "{H,K,K}·D E")
+
+reads: in every layer i, three tensors of shapes [H·D, E], [K·D, E] and [K·D, E], one under the other, become the
+packed matrix `layers[i].qkv`. Letters are axes (V vocabulary, E embedding, H query heads, K key/value heads, D head
+size, F hidden) whose sizes the model's config gives, so a tensor of another size is found before anything runs.
+
+Every tensor of the checkpoint is used once or named as dropped, and every parameter is filled once; otherwise one
+CheckpointError lists all that is missing, unused or misshapen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+
+from zerokl import ops
+from zerokl.errors import CheckpointError
+
+
+class Tensor(Protocol):
+    """One stored tensor, as `zerokl.checkpoints` gives it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    def array(self) -> np.ndarray: ...
+
+
+class Checkpoint(Protocol):
+    """What a model reads of a checkpoint: Hugging Face's config keys and tensor names, whatever the files are."""
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class Axes(Protocol):
+    """What the loader reads of a model's config."""
+
+    @property
+    def axes(self) -> Mapping[str, int]: ...
+    @property
+    def num_layers(self) -> int: ...
+
+
+class Parameters(SimpleNamespace):
+    """Parameters by name, and `layers`, a list of the same: what a model's forward reads."""
+
+
+How = Callable[[Sequence[np.ndarray], str], Any]
+
+
+def matrix(parts: Sequence[np.ndarray], dtype: str) -> ops.Matrix:
+    """The parts one under the other, packed for `ops.linear` in `dtype`."""
+    return ops.pack(parts[0] if len(parts) == 1 else np.concatenate(parts), dtype)
+
+
+def vector(parts: Sequence[np.ndarray], dtype: str) -> np.ndarray:
+    """The parts one after the other in float32, exactly as stored: --dtype is for matrices, where the bytes are."""
+    return np.ascontiguousarray(np.concatenate([exact_float32(part) for part in parts]))
+
+
+def always(config: Any) -> bool:
+    """The condition of a row that every model of the architecture has."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class W:
+    """One row: tensors `name`, of `shape`, become `parameter` by `how`; where `when(config)` is false it is None."""
+
+    name: str
+    parameter: str
+    shape: str
+    how: How = matrix
+    when: Callable[[Any], bool] = always
+
+    def sources(self, config: Axes, layer: int) -> list[tuple[str, tuple[int, ...]]]:
+        """(tensor name, its shape) of each part, in order."""
+        names = spread(self.name.replace("{i}", str(layer)))
+        shapes = spread(self.shape)
+        shapes = shapes * len(names) if len(shapes) == 1 else shapes
+        return [(name, sizes(shape, config.axes)) for name, shape in zip(names, shapes, strict=True)]
+
+    def layers(self, config: Axes) -> range:
+        """The layers that have this parameter: one round for a parameter outside the layers."""
+        return range(config.num_layers if "{i}" in self.name else 1)
+
+
+def load(
+    table: Sequence[W], dropped: Sequence[str], config: Axes, checkpoint: Checkpoint, dtype: str = "auto"
+) -> Parameters:
+    """The parameters of `table`, packed as `dtype` ("auto": as stored), one at a time so that memory stays near theirs.
+
+    `dropped` names tensors that may be there and that nothing needs. Raises CheckpointError.
+    """
+    rows = [row for row in table if row.when(config)]
+    check_names(rows, dropped, config, checkpoint.tensors)
+    parameters = Parameters()
+    for row in table:
+        for layer in row.layers(config):
+            value = read(row, layer, config, checkpoint.tensors, dtype) if row in rows else None
+            place(parameters, row.parameter.replace("{i}", str(layer)), value)
+    return parameters
+
+
+def read(row: W, layer: int, config: Axes, tensors: Mapping[str, Tensor], dtype: str) -> Any:
+    """One parameter. Parts stored as different types meet in float32, which holds each of them exactly."""
+    parts = [tensors[name].array() for name, _ in row.sources(config, layer)]
+    if len({part.dtype for part in parts}) > 1:
+        parts = [exact_float32(part) for part in parts]
+    return row.how(parts, STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype)
+
+
+STORED_AS = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
+"""numpy has no bfloat16: a checkpoint gives its bits as uint16."""
+
+
+def exact_float32(stored: np.ndarray) -> np.ndarray:
+    """The same numbers as float32."""
+    if stored.dtype == np.uint16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)
+
+
+def check_names(rows: Sequence[W], dropped: Sequence[str], config: Axes, tensors: Mapping[str, Tensor]) -> None:
+    """Raise one CheckpointError that lists every missing, misshapen, twice used and unused tensor."""
+    wanted: dict[str, tuple[int, ...]] = {}
+    twice: list[str] = []
+    for row in rows:
+        for layer in row.layers(config):
+            for name, shape in row.sources(config, layer):
+                if name in wanted:
+                    twice.append(name)
+                wanted[name] = shape
+    skipped = {name.replace("{i}", str(layer)) for name in dropped for layer in range(config.num_layers)}
+    complaints = {
+        "missing": [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in tensors],
+        "of the wrong shape": [
+            f"{name} {list(tensors[name].shape)}, not {list(shape)}"
+            for name, shape in wanted.items()
+            if name in tensors and tuple(tensors[name].shape) != shape
+        ],
+        "used twice": twice,
+        "unused": [name for name in tensors if name not in wanted and name not in skipped],
+    }
+    if any(complaints.values()):
+        lines = [f"{len(names)} tensors {what}: {', '.join(names)}" for what, names in complaints.items() if names]
+        raise CheckpointError("the checkpoint's tensors don't fit its config.\n" + "\n".join(lines))
+
+
+def spread(text: str) -> list[str]:
+    """'{q,k,v}_proj' -> ['q_proj', 'k_proj', 'v_proj']; without braces, the text alone."""
+    found = re.search(r"\{([^{}]*)\}", text)
+    if not found:
+        return [text]
+    return [text[: found.start()] + choice + text[found.end() :] for choice in found[1].split(",")]
+
+
+def sizes(shape: str, axes: Mapping[str, int]) -> tuple[int, ...]:
+    """'2F H·D' with {F: 96, H: 4, D: 16} -> (192, 64)."""
+    return tuple(prod(size(factor, axes) for factor in dimension.split("·")) for dimension in shape.split())
+
+
+def size(factor: str, axes: Mapping[str, int]) -> int:
+    """'F' or '2F' or '3'."""
+    count, letter = re.fullmatch(r"(\d*)([A-Z]?)", factor).groups()  # type: ignore[union-attr]  # a table's own typo
+    return int(count or 1) * (axes[letter] if letter else 1)
+
+
+def place(root: Parameters, path: str, value: Any) -> None:
+    """Set `root.layers[3].qkv` for the path 'layers.3.qkv', making what is on the way."""
+    node: Any = root
+    name = path.split(".")[-1]
+    for step, following in pairwise(path.split(".")):
+        if step.isdigit():
+            if int(step) == len(node):
+                node.append(Parameters())
+            node = node[int(step)]
+        else:
+            if not hasattr(node, step):
+                setattr(node, step, [] if following.isdigit() else Parameters())
+            node = getattr(node, step)
+    if hasattr(node, name):
+        raise CheckpointError(f"parameter {path} is filled twice")
+    setattr(node, name, value)

@@ -1,0 +1,62 @@
+"""The CPU runner: one ragged step through the model at once, lag 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerokl.errors import EngineError
+from zerokl.models import Model
+from zerokl.runner.batch import ragged_tokens
+from zerokl.runner.known_answers import verify_known_answers
+from zerokl.runner.kv import KvPools
+from zerokl.runner.wanted import answers, wanted_rows
+from zerokl.types import StepPlan, StepResult
+
+LOGITS_BYTES = 64 * 2**20
+"""Logits that exist at a time: 340 rows of SmolLM2's 49,152 ids, 130 of Llama 3's 128,256. Free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step that needs no waiting."""
+
+    answer: StepResult
+
+    def result(self) -> StepResult:
+        return self.answer
+
+
+class CpuRunner:
+    """Runs plans on the CPU, and owns the KV pools. A `types.StepRunner`."""
+
+    lag = 0
+
+    def __init__(
+        self,
+        model: Model,
+        num_pages: int,
+        page_size: int,
+        *,
+        fill: float | None = None,
+        slice_rows: int | None = None,
+    ) -> None:
+        """`fill`: what unwritten slots hold (tests: NaN); `slice_rows`: rows of logits at a time.
+
+        Raises EngineError if this machine's operations don't give the known bits.
+        """
+        verify_known_answers()
+        self.model, self.num_pages, self.page_size = model, num_pages, page_size
+        self.pools = KvPools(model, num_pages, page_size, fill=fill)
+        self.slice_rows = slice_rows or max(1, LOGITS_BYTES // (4 * model.vocab_size))
+
+    def submit(self, plan: StepPlan) -> Done:
+        """Run the plan's segments. Raises EngineError for a plan that can't be run."""
+        if not plan.segments:
+            return Done(StepResult(plan.step, ()))
+        tokens, ragged = ragged_tokens(plan.segments, self.page_size)
+        if tokens.min() < 0:
+            raise EngineError(f"step {plan.step} names a token that is still pending, but this runner has no lag")
+        wanted = wanted_rows(plan.segments, ragged.row_starts)
+        hidden = self.model.forward(tokens, ragged, self.pools.layers(ragged))
+        results = answers(self.model, hidden, wanted, len(plan.segments), self.slice_rows)
+        return Done(StepResult(plan.step, tuple(results)))

@@ -1,0 +1,102 @@
+"""The bits of a fixed small run of every operation, as a digest: evidence that this machine does the known arithmetic.
+
+The digest is part of the fingerprint. At start it is compared with the one in `known_answers.json`, so a compiler, a
+processor or a library that rounds otherwise is a start-up error that names the operation, and never a surprise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from zerokl import ops
+from zerokl.errors import EngineError
+from zerokl.types import LogprobSpec, SamplingParams
+
+COMMITTED = Path(__file__).with_name("known_answers.json")
+"""{device family: {operation: hex sha256 of its answers}}; written by `make goldens` alone."""
+
+ROWS, EMBEDDING, HEADS, KV_HEADS, HEAD_SIZE, VOCABULARY, PAGE_SIZE = 5, 72, 4, 2, 24, 2100, 8
+"""Odd enough to have tails: 72 and 24 are no multiples of 16, 2,100 ids are two blocks of 1,024 and a part."""
+
+
+@cache
+def known_answer_digest() -> str:
+    """Hex sha256 of every operation's answers on this machine, for the fingerprint."""
+    return hashlib.sha256(json.dumps(known_answers(), sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def verify_known_answers(family: str = "cpu") -> None:
+    """Raise EngineError that names the operations whose bits aren't the committed ones."""
+    expected = json.loads(COMMITTED.read_text())[family]
+    found = known_answers()
+    wrong = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
+    if wrong:
+        raise EngineError(
+            f"this machine's arithmetic differs from the known answers of {family!r} in: {', '.join(sorted(wrong))}"
+        )
+
+
+def known_answers() -> dict[str, str]:
+    """{operation: hex sha256 of the bytes that it gives for fixed inputs}."""
+    digests: dict[str, str] = {}
+    for name, answer in run_every_operation():
+        digests[name] = hashlib.sha256(digests.get(name, "").encode() + answer).hexdigest()
+    return digests
+
+
+def run_every_operation() -> Iterator[tuple[str, bytes]]:
+    """(name, bytes) of one small call of each operation, and of `linear` in each weight type."""
+    x = numbers(1, ROWS, EMBEDDING)
+    for dtype in ("float32", "float16", "bfloat16"):
+        weight = ops.pack(numbers(2, HEADS * HEAD_SIZE, EMBEDDING), dtype)
+        yield "linear", ops.linear(x, weight, bias=numbers(3, HEADS * HEAD_SIZE)).tobytes()
+        yield "embedding", ops.embedding(weight, np.array([0, 17, 95], np.int32)).tobytes()
+    yield "rms_norm", ops.rms_norm(x, numbers(4, EMBEDDING), 1e-5).tobytes()
+    yield "swiglu", ops.swiglu(numbers(5, ROWS, EMBEDDING) * np.float32(16)).tobytes()
+    positions = np.array([0, 1, 600, 601, 70000], np.int32)
+    cos, sin = ops.rope_table(positions, np.array([1.0, 0.1, 1e-4, 2.0**-20]))
+    yield "rope", cos.tobytes() + sin.tobytes() + ops.rope(numbers(6, ROWS, HEADS, HEAD_SIZE), cos, sin).tobytes()
+    yield "attention", attention_answer()
+    logits = numbers(7, ROWS, VOCABULARY) * np.float32(30)
+    columns = ops.score(logits, np.arange(ROWS, dtype=np.int32), LogprobSpec(3, (VOCABULARY - 1,)))
+    yield "score", columns.chosen + columns.top_ids + columns.top + columns.ids
+    params = SamplingParams(temperature=0.7, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, seed=2**40 + 1)
+    draws = [ops.Draw(params, 1000 + row, ([5, 6], [7, 7])) for row in range(ROWS)]
+    yield "sample", ops.sample(logits, draws).tobytes()
+
+
+def attention_answer() -> bytes:
+    """One sequence of 600 keys, so of two chunks, seen by its last five tokens."""
+    length, pages = 600, 75
+    ragged = ops.Ragged(
+        positions=np.arange(length, dtype=np.int32),
+        slots=np.arange(length, dtype=np.int32),
+        row_starts=np.array([0, length], np.int32),
+        page_table=np.arange(pages, dtype=np.int32)[None],
+        page_size=PAGE_SIZE,
+    )
+    kv = ops.LayerKV(
+        np.zeros((pages, KV_HEADS, HEAD_SIZE, PAGE_SIZE), np.float32),
+        np.zeros((pages, KV_HEADS, PAGE_SIZE, HEAD_SIZE), np.float32),
+        ragged,
+    )
+    ops.store_kv(kv, numbers(8, length, KV_HEADS, HEAD_SIZE), numbers(9, length, KV_HEADS, HEAD_SIZE))
+    last = np.arange(length - ROWS, length, dtype=np.int32)
+    seen = ops.LayerKV(kv.k, kv.v, ops.Ragged(last, last, np.array([0, ROWS], np.int32), ragged.page_table, PAGE_SIZE))
+    return ops.attention(numbers(10, ROWS, HEADS, HEAD_SIZE) * np.float32(8), seen, HEAD_SIZE**-0.5).tobytes()
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    """Exact multiples of 2**-23 in [-1, 1), by integer arithmetic (splitmix64): no library's generator can move them."""
+    z = (np.arange(np.prod(shape), dtype=np.uint64) + np.uint64(seed << 32)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return ((z >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)).reshape(shape)

@@ -1,0 +1,71 @@
+"""The KV pools on the CPU: how many pages there are, and where they lie.
+
+Keys are [P, K, D, page] and values [P, K, page, D], float32, one array of each per layer. The arrays are anonymous
+maps: the system gives memory to a page of slots when it is first written, so an idle server stays small.
+"""
+
+from __future__ import annotations
+
+import mmap
+from math import prod
+
+import numpy as np
+
+from zerokl import ops
+from zerokl.config import Config
+from zerokl.errors import ConfigError
+from zerokl.models import Model
+from zerokl.runner.memory import available_memory
+
+DEFAULT_SHARE = 4
+"""Without an option, the pool may grow to a quarter of the memory that is free at start."""
+DEFAULT_SEQUENCES = 16
+"""... but to no more than this many sequences of full length need."""
+
+
+class KvPools:
+    """Keys and values of `num_pages` pages in every layer. Only `ops.store_kv` writes to them."""
+
+    def __init__(self, model: Model, num_pages: int, page_size: int, *, fill: float | None = None) -> None:
+        """`fill`: what unwritten slots hold (tests: NaN). By default nothing is touched, and the system gives zeros."""
+        heads, size = model.num_kv_heads, model.head_size
+        self.keys = [lazy_array((num_pages, heads, size, page_size)) for _ in range(model.num_layers)]
+        self.values = [lazy_array((num_pages, heads, page_size, size)) for _ in range(model.num_layers)]
+        if fill is not None:
+            for array in (*self.keys, *self.values):
+                array.fill(fill)
+
+    def layers(self, ragged: ops.Ragged) -> list[ops.LayerKV]:
+        """Each layer's view for one step."""
+        return [ops.LayerKV(k, v, ragged) for k, v in zip(self.keys, self.values, strict=True)]
+
+
+def bytes_per_token(model: Model) -> int:
+    """Of keys and values, in all layers."""
+    return model.num_layers * 2 * model.num_kv_heads * model.head_size * 4
+
+
+def pages_that_fit(model: Model, config: Config) -> int:
+    """The pool's size: `max_total_tokens` if given, else what the machine and the context length suggest."""
+    tokens = config.max_total_tokens or default_tokens(model, config)
+    if tokens < config.page_size:
+        raise ConfigError(
+            f"the cache pool would have {tokens} token slots, less than one page of {config.page_size}: "
+            "raise --max-total-tokens, lower --page-size or free memory"
+        )
+    return tokens // config.page_size
+
+
+def default_tokens(model: Model, config: Config) -> int:
+    """Slots that the share of free memory holds, at most what the default number of long sequences needs."""
+    free = available_memory()
+    share = free * config.mem_fraction_static if config.mem_fraction_static else free // DEFAULT_SHARE
+    return min(int(share) // bytes_per_token(model), model.context_length * DEFAULT_SEQUENCES)
+
+
+def lazy_array(shape: tuple[int, ...]) -> np.ndarray:
+    """Zeros that cost no memory until they are written.
+
+    np.zeros would ask for huge pages, 2 MB of memory at the first touch of each of 2 · layers arrays.
+    """
+    return np.frombuffer(mmap.mmap(-1, 4 * prod(shape)), np.float32).reshape(shape)

@@ -1,0 +1,148 @@
+"""Which rows of a step need logits, and their answers: tokens drawn and logprobs of drawn and known tokens.
+
+A prompt chunk wants no logits but its last row's, so a step's logits are computed for wanted rows only, in bounded
+slices. The order of rows, the slices and the grouping move no bit, because each row of `ops.linear`, `ops.sample` and
+`ops.score` depends on that row alone.
+
+    rows     | of drawing segments, grouped by LogprobSpec | of scoring segments, grouped likewise |
+    targets  | the tokens that are drawn                   | the known next tokens                 |
+    runs     |   spec 1   |  (no logprobs)  |   spec 2     |       spec 1        |     spec 2      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from zerokl import ops
+from zerokl.errors import EngineError
+from zerokl.models import Model
+from zerokl.types import Logprobs, LogprobSpec, Segment, SegmentResult
+
+UNDRAWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive wanted rows whose logprobs are wanted alike."""
+
+    spec: LogprobSpec
+    segments: list[int]
+    bounds: list[int]
+    """Segment i of the run has the wanted rows bounds[i] .. bounds[i + 1] - 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Wanted rows [R] of a step and the tokens they are about; the first `len(drawing)` rows draw theirs."""
+
+    rows: np.ndarray
+    targets: np.ndarray
+    drawing: list[int]
+    """The segment of each drawing row."""
+    draws: list[ops.Draw]
+    runs: list[Run]
+
+
+def wanted_rows(segments: Sequence[Segment], row_starts: np.ndarray) -> Wanted:
+    """What the segments ask for. Raises EngineError if targets reach beyond a segment's rows."""
+    drawing = by_spec(segments, (i for i, segment in enumerate(segments) if segment.sample is not None))
+    scoring = by_spec(segments, (i for i, segment in enumerate(segments) if len(segment.targets)))
+    drawn = [i for group in drawing.values() for i in group]
+    scored = [i for group in scoring.values() for i in group]
+    rows = [row_starts[1:][drawn] - 1, *(scored_rows(segments[i], int(row_starts[i])) for i in scored)]
+    targets = [np.full(len(drawn), UNDRAWN, np.int32), *(np.asarray(segments[i].targets, np.int32) for i in scored)]
+    return Wanted(
+        np.concatenate(rows),
+        np.concatenate(targets),
+        drawn,
+        [draw_of(segments[i]) for i in drawn],
+        [
+            *runs_of(drawing, [1] * len(drawn), 0),
+            *runs_of(scoring, [len(segments[i].targets) for i in scored], len(drawn)),
+        ],
+    )
+
+
+def answers(
+    model: Model, hidden: np.ndarray, wanted: Wanted, num_segments: int, slice_rows: int
+) -> list[SegmentResult]:
+    """Each segment's result, from the step's hidden rows [T, E]; `slice_rows` rows of logits exist at a time."""
+    targets, num_draws = wanted.targets.copy(), len(wanted.draws)
+    found = [Logprobs() for _ in wanted.runs]
+    for first in range(0, len(wanted.rows), slice_rows):
+        last = min(first + slice_rows, len(wanted.rows))
+        logits = model.logits(hidden[wanted.rows[first:last]])
+        if first < num_draws:
+            stop = min(last, num_draws)
+            targets[first:stop] = ops.sample(logits[: stop - first], wanted.draws[first:stop])
+        for number, run in enumerate(wanted.runs):
+            start, stop = max(first, run.bounds[0]), min(last, run.bounds[-1])
+            if start < stop:
+                part = ops.score(logits[start - first : stop - first], targets[start:stop], run.spec)
+                found[number] = found[number].joined(part)
+    return assembled(wanted, targets[:num_draws].tolist(), found, num_segments)
+
+
+def assembled(wanted: Wanted, drawn: list[int], found: list[Logprobs], num_segments: int) -> list[SegmentResult]:
+    """Hand each segment its token, its logprobs and its scores."""
+    tokens = dict(zip(wanted.drawing, drawn, strict=True))
+    logprobs: dict[int, Logprobs] = {}
+    scores: dict[int, Logprobs] = {}
+    for run, columns in zip(wanted.runs, found, strict=True):
+        side = logprobs if run.bounds[0] < len(drawn) else scores
+        for segment, (start, stop) in zip(run.segments, pairwise(run.bounds), strict=True):
+            side[segment] = rows_of(columns, start - run.bounds[0], stop - run.bounds[0])
+    return [SegmentResult(tokens.get(i), logprobs.get(i), scores.get(i)) for i in range(num_segments)]
+
+
+def by_spec(segments: Sequence[Segment], wanted: Iterable[int]) -> dict[LogprobSpec | None, list[int]]:
+    """The wanted segments' numbers, in groups that want the same logprobs."""
+    groups: dict[LogprobSpec | None, list[int]] = {}
+    for i in wanted:
+        groups.setdefault(segments[i].logprobs, []).append(i)
+    return groups
+
+
+def runs_of(groups: dict[LogprobSpec | None, list[int]], counts: list[int], first: int) -> Iterable[Run]:
+    """The groups' runs, over rows that begin with `first`; a group that wants no logprobs has none."""
+    bounds = list(accumulate(counts, initial=first))
+    start = 0
+    for spec, group in groups.items():
+        if spec is not None:
+            yield Run(spec, group, bounds[start : start + len(group) + 1])
+        start += len(group)
+
+
+def scored_rows(segment: Segment, first_row: int) -> np.ndarray:
+    """The step's rows whose next token is known and is to be scored."""
+    stop = segment.score_start + len(segment.targets)
+    if segment.logprobs is None or segment.score_start < 0 or stop > len(segment.tokens):
+        raise EngineError(
+            f"request {segment.request_id}: targets for rows {segment.score_start}..{stop - 1} of "
+            f"{len(segment.tokens)}, logprobs {segment.logprobs}"
+        )
+    return np.arange(first_row + segment.score_start, first_row + stop, dtype=np.int32)
+
+
+def rows_of(columns: Logprobs, start: int, stop: int) -> Logprobs:
+    """Rows start .. stop - 1; every number has 4 bytes."""
+    top, ids = 4 * columns.num_top, 4 * columns.num_ids
+    return Logprobs(
+        stop - start,
+        columns.num_top,
+        columns.num_ids,
+        columns.chosen[4 * start : 4 * stop],
+        columns.top_ids[top * start : top * stop],
+        columns.top[top * start : top * stop],
+        columns.ids[ids * start : ids * stop],
+    )
+
+
+def draw_of(segment: Segment) -> ops.Draw:
+    """How the segment's next token, which comes at the position after its last row, is drawn."""
+    assert segment.sample is not None
+    return ops.Draw(segment.sample, segment.start + len(segment.tokens), segment.history, segment.mask)
