@@ -1,0 +1,84 @@
+"""The proof that a cache is whole: what must hold between any two calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from zerokl.cache.tree import Node, PrefixTree, is_evictable
+from zerokl.errors import EngineError
+from zerokl.types import PageId
+
+if TYPE_CHECKING:
+    from zerokl.cache.pages import Cache, Lease
+
+
+def check(cache: Cache, tree: PrefixTree, free: list[PageId], leases: list[Lease]) -> None:
+    """Raises EngineError with the first broken rule."""
+    nodes = list(tree.nodes())
+    _every_page_has_one_owner(cache, nodes, free, leases)
+    _counts_add_up(cache, tree, nodes)
+    _locks_are_the_leases(nodes, leases)
+    _leases_follow_the_tree(leases)
+    _tree_is_whole(tree, nodes)
+    _all_unlocked_leaves_can_be_evicted(tree, nodes)
+
+
+def _every_page_has_one_owner(cache: Cache, nodes: list[Node], free: list[PageId], leases: list[Lease]) -> None:
+    owned = [node.page for node in nodes if node.parent]
+    private = [page for lease in leases for page in lease.pages[len(lease.path) :]]
+    pages = [*free, *owned, *private]
+    _require(
+        sorted(pages) == list(range(cache.num_pages)),
+        f"pages lost or owned twice: free {free}, in the tree {owned}, private {private}",
+    )
+
+
+def _counts_add_up(cache: Cache, tree: PrefixTree, nodes: list[Node]) -> None:
+    stats = cache.stats
+    _require(stats.free + stats.cached + stats.leased == stats.num_pages, f"counts don't add up: {stats}")
+    _require(min(stats.free, stats.cached, stats.leased) >= 0, f"a negative count: {stats}")
+    in_tree = [node for node in nodes if node.parent]
+    _require(tree.num_pages == len(in_tree), f"{tree.num_pages} pages counted, {len(in_tree)} in the tree")
+    unlocked = sum(not node.leases for node in in_tree)
+    _require(tree.num_unlocked == unlocked, f"{tree.num_unlocked} unlocked counted, {unlocked} found")
+
+
+def _locks_are_the_leases(nodes: list[Node], leases: list[Lease]) -> None:
+    locks = Counter(node.serial for lease in leases if lease.root for node in (lease.root, *lease.path))
+    for node in nodes:
+        expected = locks[node.serial]
+        _require(node.leases == expected, f"node {node.serial} has {node.leases} locks, not {expected}")
+    _require(set(locks) <= {node.serial for node in nodes}, "a lease holds a node that is no longer in the tree")
+
+
+def _leases_follow_the_tree(leases: list[Lease]) -> None:
+    for lease in leases:
+        _require(not lease.released, f"lease {lease.serial} is given back and still listed")
+        pages = tuple(node.page for node in lease.path)
+        _require(lease.pages[: len(pages)] == pages, f"lease {lease.serial} has {lease.pages}, the tree {pages}")
+        for parent, node in zip((lease.root, *lease.path), lease.path, strict=False):
+            _require(node.parent is parent, f"lease {lease.serial} leaves the tree at node {node.serial}")
+
+
+def _tree_is_whole(tree: PrefixTree, nodes: list[Node]) -> None:
+    for node in nodes:
+        _require(bool(node.parent or node.leases or node.children), f"the root of salt {node.key!r} is bare")
+        for key, child in node.children.items():
+            _require(child.parent is node and child.key == key, f"node {child.serial} doesn't know its place")
+            _require(len(key) == 4 * tree.page_size, f"node {child.serial} isn't a whole page")
+            _require(node.leases >= child.leases, f"node {child.serial} has more locks than its parent")
+            older = node.leases or node.last_used >= child.last_used
+            _require(bool(older), f"node {child.serial} was used after its parent")
+
+
+def _all_unlocked_leaves_can_be_evicted(tree: PrefixTree, nodes: list[Node]) -> None:
+    listed = {(serial, last_used) for last_used, serial, _ in tree.heap_entries()}
+    for node in nodes:
+        known = not is_evictable(node) or (node.serial, node.last_used) in listed
+        _require(known, f"node {node.serial} can be evicted and isn't listed")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise EngineError(f"cache check: {message}")

@@ -1,0 +1,1 @@
+"""The loop of three calls, and the process around it."""
