@@ -1,0 +1,39 @@
+"""Models as stored, in one view: Hugging Face folders, GGUF files, seeded dummy weights; and how a model is found.
+
+checkpoint = checkpoints.open("SmolLM2-135M-Instruct.Q4_1.gguf")
+checkpoint.config["hidden_size"], checkpoint.tensors["model.norm.weight"].array()
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerokl.checkpoints.files import fail
+from zerokl.checkpoints.folder import open_folder
+from zerokl.checkpoints.gguf_model import open_gguf
+from zerokl.checkpoints.view import Checkpoint, Tensor
+
+__all__ = ["Checkpoint", "Tensor", "open"]
+
+
+def open(path: str | Path, *, load_format: str = "auto", seed: int = 0) -> Checkpoint:
+    """The checkpoint at `path`: a folder with config.json, or a GGUF file. Checked in full, nothing read yet.
+
+    `load_format` is the option of that name: "safetensors" and "gguf" insist on that kind; "dummy" makes seeded random
+    weights for a folder's config.json. Raises CheckpointError, or UnsupportedModel for a kind that isn't read.
+    """
+    path = Path(path).expanduser()
+    is_file = _exists(path) and path.is_file()
+    if load_format == "gguf" and not is_file:
+        fail(path, "--load-format gguf needs a GGUF file")
+    if load_format == "safetensors" and is_file:
+        fail(path, "--load-format safetensors needs a folder")
+    return open_gguf(path) if is_file else open_folder(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        fail(path, getattr(error, "strerror", None) or str(error), error)
+    return True

@@ -1,0 +1,28 @@
+"""Where downloads and digests are kept: $ZEROKL_CACHE, else $XDG_CACHE_HOME/zerokl, else ~/.cache/zerokl."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    if chosen := os.environ.get("ZEROKL_CACHE"):
+        return Path(chosen).expanduser()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg).expanduser() / "zerokl"
+    return Path.home() / ".cache" / "zerokl"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Make `path` hold `content`; another process sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,252 @@
+"""GGUF's tokenizer, rebuilt as a tokenizer.json for the `tokenizers` library.
+
+    tokenizer.ggml.model   gpt2    byte-level BPE; the split into words is named by tokenizer.ggml.pre
+                           llama   SentencePiece BPE with scores and byte fallback
+
+A pre-tokenizer is one entry of `PRE_TOKENIZERS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from zerokl.checkpoints.files import fail
+from zerokl.checkpoints.gguf import Gguf
+from zerokl.checkpoints.sentencepiece import byte_token, merges_from_scores
+from zerokl.checkpoints.special import bos_eos_template
+from zerokl.errors import UnsupportedModel
+from zerokl.types import SpecialTokens, TokenizerFiles
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+"""tokenizer.ggml.token_type"""
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """How one kind of byte-level BPE cuts text into words, before any merge."""
+
+    patterns: tuple[str, ...] = ()
+    """Each cuts the pieces further; then bytes are spelt as letters."""
+    gpt2_words: bool = False
+    """Cut by the ByteLevel step's own pattern as well (GPT-2's)."""
+    digits: bool = False
+    """Each digit by itself, first."""
+    normalizer: str | None = None
+    whole_words: bool = False
+    """A word that is in the vocabulary is taken whole, before any merge (Llama 3)."""
+    add_bos: bool = False
+    """Unless the file says otherwise."""
+
+
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE_TOKENIZERS = {
+    "gpt-2": PreTokenizer(gpt2_words=True),
+    "smollm": PreTokenizer(gpt2_words=True, digits=True),
+    "llama-bpe": PreTokenizer((WORDS % "{1,3}",), whole_words=True, add_bos=True),
+    "qwen2": PreTokenizer((WORDS % "",), normalizer="NFC"),
+}
+ALIASES = {"llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "phi-2": "gpt-2"}
+
+TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<EOT>", "_<EOT>")
+"""Control tokens that end a turn, for files that don't say tokenizer.ggml.eot_token_id."""
+
+
+def read_tokenizer(file: Gguf) -> TokenizerFiles | None:
+    """None if the file has no tokenizer."""
+    kind = file.metadata.get("tokenizer.ggml.model")
+    if kind in (None, "none"):
+        return None
+    if kind not in ("gpt2", "llama"):
+        raise UnsupportedModel(f"{file.path}: tokenizer model {kind!r:.40}; zerokl reads gpt2 and llama")
+    vocabulary = Vocabulary(file)
+    pre_tokenizer = _pre_tokenizer(file) if kind == "gpt2" else PreTokenizer(add_bos=True)
+    special = _special(vocabulary, pre_tokenizer)
+    rebuilt = _byte_level(vocabulary, pre_tokenizer) if kind == "gpt2" else _sentencepiece(vocabulary)
+    rebuilt["post_processor"] = _post_processor(vocabulary, special)
+    template = file.metadata.get("tokenizer.chat_template", "")
+    return TokenizerFiles(orjson.dumps(rebuilt).decode(), special, template if isinstance(template, str) else "")
+
+
+class Vocabulary:
+    """The token list with its types, and the tokenizer's own keys, checked."""
+
+    def __init__(self, file: Gguf) -> None:
+        self.file = file
+        tokens = self.key("tokens")
+        if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
+            fail(file.path, "tokenizer.ggml.tokens is missing or not a list of strings")
+        self.tokens: list[str] = tokens
+        self.ids = {token: i for i, token in enumerate(tokens)}
+        types = self.key("token_type")
+        self.types: list[int] = [NORMAL] * len(tokens) if types is None else self.column("token_type", "iu").tolist()
+
+    def key(self, name: str, default: Any = None) -> Any:
+        return self.file.metadata.get(f"tokenizer.ggml.{name}", default)
+
+    def column(self, name: str, kinds: str) -> np.ndarray[Any, Any]:
+        """A numeric array with one entry per token."""
+        values = self.key(name)
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds or len(values) != len(self.tokens):
+            fail(self.file.path, f"tokenizer.ggml.{name} must hold one number for each of {len(self.tokens)} tokens")
+        return values
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.key(name, default)
+        if not isinstance(value, bool):
+            fail(self.file.path, f"tokenizer.ggml.{name} is {value!r:.40}, not true or false")
+        return value
+
+    def token_id(self, name: str) -> int | None:
+        value = self.key(f"{name}_token_id")
+        if value is None or value in (-1, 0xFFFFFFFF):
+            return None
+        if type(value) is not int or not 0 <= value < len(self.tokens):
+            fail(
+                self.file.path, f"tokenizer.ggml.{name}_token_id is {value!r:.40}, not one of {len(self.tokens)} tokens"
+            )
+        return value
+
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """Tokens found in a text as they stand: control ones (special) and user-defined ones."""
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        special = {CONTROL: True, UNKNOWN: True, USER_DEFINED: False}
+        return [
+            {"id": i, "content": token, **flags, "special": special[kind]}
+            for i, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True))
+            if kind in special and self.ids[token] == i
+        ]
+
+
+def _pre_tokenizer(file: Gguf) -> PreTokenizer:
+    name = file.metadata.get("tokenizer.ggml.pre")
+    known = PRE_TOKENIZERS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
+    if known is None:
+        raise UnsupportedModel(f"{file.path}: pre-tokenizer {name!r:.40}; zerokl reads {', '.join(PRE_TOKENIZERS)}")
+    return known
+
+
+def _byte_level(vocabulary: Vocabulary, words: PreTokenizer) -> dict[str, Any]:
+    merges = vocabulary.key("merges")
+    if not isinstance(merges, list) or not all(isinstance(m, str) and m.count(" ", 1, -1) for m in merges):
+        fail(vocabulary.file.path, "tokenizer.ggml.merges is missing or not a list of pairs")
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": words.gpt2_words}
+    steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if words.digits else []
+    for pattern in words.patterns:
+        steps.append({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False})
+    return _tokenizer_json(
+        vocabulary,
+        merges=_known_merges(vocabulary, merges),
+        normalizer={"type": words.normalizer} if words.normalizer else None,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [*steps, byte_level]},
+        decoder=byte_level | {"use_regex": True},
+        ignore_merges=words.whole_words,
+    )
+
+
+def _known_merges(vocabulary: Vocabulary, merges: list[str]) -> list[list[str]]:
+    """Merges as pairs; an unknown part would make the `tokenizers` library refuse the file without saying which."""
+    pairs = []
+    for merge in merges:
+        cut = merge.index(" ", 1)
+        left, right = merge[:cut], merge[cut + 1 :]
+        if left not in vocabulary.ids or right not in vocabulary.ids or left + right not in vocabulary.ids:
+            fail(vocabulary.file.path, f"the merge {merge!r:.60} has a part that isn't a token")
+        pairs.append([left, right])
+    return pairs
+
+
+def _sentencepiece(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Spaces are spelt "▁"; a character that no token has becomes its bytes' tokens."""
+    scores = vocabulary.column("scores", "f")
+    if any(byte_token(byte) not in vocabulary.ids for byte in range(256)):
+        fail(vocabulary.file.path, "tokenizer.ggml.tokens lacks some of the 256 byte tokens <0x00> to <0xFF>")
+    prefix = vocabulary.flag("add_space_prefix", True)
+    normalizers: list[dict[str, Any]] = [{"type": "Prepend", "prepend": "▁"}] if prefix else []
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    mergeable = [kind in (NORMAL, USER_DEFINED, UNUSED) for kind in vocabulary.types]
+    unknown = vocabulary.token_id("unknown")
+    return _tokenizer_json(
+        vocabulary,
+        merges=merges_from_scores(vocabulary.tokens, scores.tolist(), mergeable),
+        normalizer={
+            "type": "Sequence",
+            "normalizers": [*normalizers, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}],
+        },
+        pre_tokenizer=None,
+        decoder={"type": "Sequence", "decoders": decoders},
+        byte_fallback=True,
+        fuse_unk=True,
+        unk_token=None if unknown is None else vocabulary.tokens[unknown],
+    )
+
+
+def _tokenizer_json(
+    vocabulary: Vocabulary,
+    *,
+    merges: list[list[str]],
+    normalizer: dict[str, Any] | None,
+    pre_tokenizer: dict[str, Any] | None,
+    decoder: dict[str, Any],
+    **model: Any,
+) -> dict[str, Any]:
+    bpe = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": vocabulary.added_tokens(),
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": bpe | model | {"vocab": vocabulary.ids, "merges": merges},
+    }
+
+
+def _special(vocabulary: Vocabulary, words: PreTokenizer) -> SpecialTokens:
+    bos, eos, pad, unknown = (vocabulary.token_id(name) for name in ("bos", "eos", "padding", "unknown"))
+    eot = vocabulary.token_id("eot")
+    if eot is None:
+        controls = (vocabulary.ids[end] for end in TURN_ENDS if end in vocabulary.ids)
+        eot = next((i for i in controls if vocabulary.types[i] == CONTROL), None)
+    ends = [i for i in (eos, eot, vocabulary.token_id("eom")) if i is not None]
+    named = {"bos_token": bos, "eos_token": eos, "unk_token": unknown, "pad_token": pad}
+    return SpecialTokens(
+        vocab_size=len(vocabulary.tokens),
+        bos_id=bos,
+        eos_ids=tuple(dict.fromkeys(ends)),
+        pad_id=pad,
+        eot_id=eot,
+        add_bos=bos is not None and vocabulary.flag("add_bos_token", words.add_bos),
+        names=tuple((name, vocabulary.tokens[i]) for name, i in named.items() if i is not None),
+    )
+
+
+def _post_processor(vocabulary: Vocabulary, special: SpecialTokens) -> dict[str, Any] | None:
+    def named(i: int | None, wanted: bool) -> tuple[str, int] | None:
+        return (vocabulary.tokens[i], i) if wanted and i is not None else None
+
+    add_eos = vocabulary.flag("add_eos_token", False)
+    eos = vocabulary.token_id("eos")
+    return bos_eos_template(named(special.bos_id, special.add_bos), named(eos, add_eos))

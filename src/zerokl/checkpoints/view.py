@@ -1,0 +1,70 @@
+"""What a checkpoint is, whatever its files: a config, named tensors, a tokenizer, a digest.
+
+    Hugging Face folder ─┐
+    GGUF file ───────────┼─▶ Checkpoint(config, tensors, tokenizer, generation_config, digest)
+    dummy weights ───────┘
+
+Keys of the config and names of the tensors are Hugging Face's; rotary rows are in its half-split order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zerokl.types import TokenizerFiles
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One stored tensor. Nothing is read until `array()`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """As stored: F32, F16, BF16, or a GGUF block type such as Q4_1."""
+    nbytes: int
+    """As stored."""
+    read: Callable[[], Array] = field(repr=False, compare=False)
+
+    def array(self) -> Array:
+        """The exact values: F32 as float32, F16 as float16, BF16 as its bits in uint16, a block type as float32.
+
+        Where the file's order allows it, a read-only view of the mapped file; else a new array.
+        """
+        return self.read()
+
+    def float32(self) -> NDArray[np.float32]:
+        """The exact values as float32, whatever the stored type."""
+        array = self.array()
+        if array.dtype == np.uint16:
+            return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return array.astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as stored, opened and checked but not yet read."""
+
+    path: Path
+    config: dict[str, Any]
+    """config.json, or the same keys made from GGUF metadata."""
+    tensors: Mapping[str, Tensor]
+    tokenizer: TokenizerFiles | None
+    """None: the checkpoint brings no tokenizer."""
+    generation_config: dict[str, Any]
+    """generation_config.json, or the same keys made from GGUF metadata; {} if there is none."""
+    compute_digest: Callable[[], str] = field(repr=False, compare=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex sha256 of everything that decides the weights: equal digests, equal weights. Slow once per file."""
+        return self.compute_digest()
