@@ -52,6 +52,7 @@ impl Avx2 {
 
 impl Lanes for Avx2 {
     type Mask = (__m256, __m256);
+    const REGISTERS: usize = 2;
 
     #[inline(always)]
     fn splat(value: f32) -> Self {

@@ -38,6 +38,7 @@ impl Avx512 {
 
 impl Lanes for Avx512 {
     type Mask = __mmask16;
+    const REGISTERS: usize = 1;
 
     #[inline(always)]
     fn splat(value: f32) -> Self {

@@ -27,6 +27,8 @@ pub const LANES: usize = 16;
 pub trait Lanes: Copy {
     /// A yes or no per lane, from a comparison.
     type Mask: Copy;
+    /// How many vector registers of the machine one value fills: what a tile of accumulators may be sized by.
+    const REGISTERS: usize;
 
     fn splat(value: f32) -> Self;
     fn load(from: &[f32; LANES]) -> Self;

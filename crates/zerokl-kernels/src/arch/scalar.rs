@@ -17,6 +17,7 @@ fn each_bits(f: impl Fn(usize) -> u32) -> Scalar {
 
 impl Lanes for Scalar {
     type Mask = [bool; LANES];
+    const REGISTERS: usize = LANES;
 
     #[inline(always)]
     fn splat(value: f32) -> Self {
