@@ -4,6 +4,8 @@
 //! thread count, tile sizes and the number of rows are free, and the tests hold them to it bit by bit.
 
 pub mod arch;
+pub mod attention;
 pub mod cpu;
+pub mod math;
 pub mod pool;
 pub mod tiles;

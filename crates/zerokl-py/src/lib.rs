@@ -1,8 +1,14 @@
 //! `zerokl._native`: the kernels as Python sees them. No logic lives here.
+//!
+//! Every function releases the GIL, runs in the contract's float mode, and writes into arrays that Python allocated.
+//! Shapes are checked in Python (`zerokl.ops`); a wrong one that gets here is a panic, never a wrong read.
+
+mod cpu;
 
 use pyo3::prelude::*;
 
 #[pymodule]
-fn _native(_m: &Bound<'_, PyModule>) -> PyResult<()> {
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    cpu::add(module)?;
     Ok(())
 }

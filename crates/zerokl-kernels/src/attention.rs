@@ -1,0 +1,236 @@
+//! Paged attention: some queries of many sequences against the cached keys that each may see.
+//!
+//! ```text
+//! step      segments of rows ── cut into ──▶ blocks: up to 96 (row, query head) pairs that share one key head
+//! block     chunks of 512 absolute keys, in order: partial (m, l, O) per pair, merged into the block's state
+//! few blocks (a long decode): partials of all chunks in parallel first, merged in order after
+//! ```
+//!
+//! The bits are those of `ops/reference.py`: attention. Blocks, tiles and who computes which chunk are free, because a
+//! pair's arithmetic names only its own query and its keys by absolute position.
+
+mod chunk;
+mod keys;
+mod softcap;
+mod state;
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use crate::cpu::Cpu;
+use chunk::ChunkKernel;
+use state::{FinishKernel, MergeKernel, Partial};
+
+/// Frozen: keys are summed in chunks that start at absolute multiples of this.
+pub const CHUNK: usize = 512;
+
+/// Free: enough pairs that a chunk of keys is read from the second-level cache, not from memory, for most of them.
+const BLOCK_PAIRS: usize = 96;
+
+/// Sizes of the arrays.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub heads: usize,
+    pub kv_heads: usize,
+    /// Of one head: D.
+    pub size: usize,
+    /// Token slots of one page.
+    pub page: usize,
+}
+
+impl Shape {
+    /// Query heads that share one key head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+/// How a score is made of a chain, and which keys a row sees.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule<'a> {
+    pub factor: f32,
+    /// 0: the score is `chain * factor`. Else it is `tanh(chain * factor) * cap`.
+    pub cap: f32,
+    /// 0: all keys up to the row itself. Else the last `window` of them.
+    pub window: usize,
+    /// Per query head, in natural logarithms.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl Rule<'_> {
+    /// Absolute positions of the keys that a row at `position` sees; -1 (padding) sees none.
+    pub fn visible(&self, position: i32) -> Range<usize> {
+        let end = usize::try_from(position).map_or(0, |position| position + 1);
+        let start = if self.window == 0 { 0 } else { end.saturating_sub(self.window) };
+        start..end
+    }
+}
+
+/// The inputs of one call; layouts as in `ops/kv.py`.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    pub q: &'a [f32],
+    pub k: &'a [f32],
+    pub v: &'a [f32],
+    pub positions: &'a [i32],
+    pub row_starts: &'a [i32],
+    pub page_table: &'a [i32],
+    pub shape: Shape,
+    pub rule: Rule<'a>,
+}
+
+/// Writes `y [T, H * D]`; an error names the first broken entry of the step's shape, and then `y` is not touched.
+pub fn attention(cpu: Cpu, step: &Attention<'_>, y: &mut [f32]) -> Result<(), String> {
+    let mut blocks = step.blocks()?;
+    // The longest first, so that no thread is left alone with one at the end.
+    blocks.sort_by_key(|block| std::cmp::Reverse(block.cost()));
+    let outputs = lend_rows(step, &blocks, y);
+    let is_short_of_blocks = blocks.len() < 4 * cpu.threads && cpu.threads > 1;
+    if is_short_of_blocks {
+        run_by_chunks(cpu, step, &blocks, &outputs);
+    } else {
+        cpu.parallel_for(blocks.len(), |i| {
+            let block = &blocks[i];
+            let mut partial = Partial::new(block.pairs, step.shape.size);
+            run_block(cpu, step, block, &outputs[i], |chunk, use_it| {
+                cpu.run(ChunkKernel { step, block, chunk, out: &mut partial });
+                use_it(&partial);
+            });
+        });
+    }
+    Ok(())
+}
+
+/// All (block, chunk) partials at once, then each block's merge: for steps with too few blocks to go round.
+fn run_by_chunks(cpu: Cpu, step: &Attention<'_>, blocks: &[Block], outputs: &[Output<'_>]) {
+    let items: Vec<(usize, usize)> =
+        blocks.iter().enumerate().flat_map(|(i, block)| block.chunks().map(move |chunk| (i, chunk))).collect();
+    let partials: Vec<Mutex<Partial>> =
+        items.iter().map(|&(i, _)| Mutex::new(Partial::new(blocks[i].pairs, step.shape.size))).collect();
+    cpu.parallel_for(items.len(), |item| {
+        let (i, chunk) = items[item];
+        let out = &mut *partials[item].lock().expect("one task per partial");
+        cpu.run(ChunkKernel { step, block: &blocks[i], chunk, out });
+    });
+    cpu.parallel_for(blocks.len(), |i| {
+        let first = items.partition_point(|&(block, _)| block < i);
+        let first_chunk = blocks[i].chunks().start;
+        run_block(cpu, step, &blocks[i], &outputs[i], |chunk, use_it| {
+            use_it(&partials[first + chunk - first_chunk].lock().expect("the partials are made"));
+        });
+    });
+}
+
+/// Merges the block's chunks in order and writes its rows; `partial_of` lends the partial of one chunk.
+fn run_block(
+    cpu: Cpu,
+    step: &Attention<'_>,
+    block: &Block,
+    output: &Output<'_>,
+    mut partial_of: impl FnMut(usize, &mut dyn FnMut(&Partial)),
+) {
+    let mut state = Partial::new(block.pairs, step.shape.size);
+    for chunk in block.chunks() {
+        partial_of(chunk, &mut |new| cpu.run(MergeKernel { state: &mut state, new }));
+    }
+    let rows = &mut *output.lock().expect("one task per block");
+    cpu.run(FinishKernel { step, block, state: &mut state, rows });
+}
+
+/// Neighbouring rows of one segment with the query heads of one key head.
+#[derive(Clone, Debug)]
+pub struct Block {
+    pub segment: usize,
+    pub rows: Range<usize>,
+    pub kv_head: usize,
+    /// (row, query head) pairs: `pair = (row - rows.start) * group + head in the group`.
+    pub pairs: usize,
+    /// From the first to the last key that any of its rows sees.
+    pub keys: Range<usize>,
+}
+
+impl Block {
+    fn chunks(&self) -> Range<usize> {
+        self.keys.start / CHUNK..self.keys.end.div_ceil(CHUNK)
+    }
+
+    fn cost(&self) -> usize {
+        self.pairs * self.keys.len()
+    }
+}
+
+impl Attention<'_> {
+    fn blocks(&self) -> Result<Vec<Block>, String> {
+        let group = self.shape.group();
+        let block_rows = (BLOCK_PAIRS / group).max(1);
+        let mut blocks = Vec::new();
+        for segment in 0..self.row_starts.len() - 1 {
+            let own = self.rows_of(segment)?;
+            for start in own.clone().step_by(block_rows) {
+                let rows = start..own.end.min(start + block_rows);
+                let keys = self.keys_of(rows.clone());
+                self.check_pages(segment, &keys)?;
+                let pairs = rows.len() * group;
+                blocks.extend((0..self.shape.kv_heads).map(|kv_head| Block {
+                    segment,
+                    rows: rows.clone(),
+                    kv_head,
+                    pairs,
+                    keys: keys.clone(),
+                }));
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn rows_of(&self, segment: usize) -> Result<Range<usize>, String> {
+        let (start, end) = (self.row_starts[segment], self.row_starts[segment + 1]);
+        let is_first_sound = segment > 0 || start == 0;
+        let is_last_sound = segment + 2 < self.row_starts.len() || end as usize == self.positions.len();
+        if start < 0 || end < start || end as usize > self.positions.len() || !is_first_sound || !is_last_sound {
+            return Err(format!("rows {start}..{end} of segment {segment} in a step of {} rows", self.positions.len()));
+        }
+        Ok(start as usize..end as usize)
+    }
+
+    fn keys_of(&self, rows: Range<usize>) -> Range<usize> {
+        let seen = self.positions[rows].iter().map(|&p| self.rule.visible(p)).filter(|keys| !keys.is_empty());
+        seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
+    }
+
+    /// Pages of a segment, in the order of its positions.
+    pub fn pages(&self, segment: usize) -> &[i32] {
+        let width = self.page_table.len() / (self.row_starts.len() - 1);
+        &self.page_table[segment * width..][..width]
+    }
+
+    fn check_pages(&self, segment: usize, keys: &Range<usize>) -> Result<(), String> {
+        let (pages, num_pages) = (self.pages(segment), self.k.len() / self.page_len());
+        let wanted = keys.start / self.shape.page..keys.end.div_ceil(self.shape.page);
+        let Some(wanted) = pages.get(wanted) else {
+            return Err(format!("segment {segment} sees {} keys but names {} pages", keys.end, pages.len()));
+        };
+        match wanted.iter().find(|&&page| page < 0 || page as usize >= num_pages) {
+            Some(page) => Err(format!("segment {segment} names page {page} of a pool of {num_pages}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Floats of one page, all key heads.
+    fn page_len(&self) -> usize {
+        self.shape.kv_heads * self.shape.size * self.shape.page
+    }
+}
+
+/// The parts of `y` that one block writes: per row, its group's heads.
+type Output<'y> = Mutex<Vec<&'y mut [f32]>>;
+
+fn lend_rows<'y>(step: &Attention<'_>, blocks: &[Block], y: &'y mut [f32]) -> Vec<Output<'y>> {
+    let Shape { kv_heads, size, .. } = step.shape;
+    let mut pieces: Vec<Option<&mut [f32]>> = y.chunks_mut(step.shape.group() * size).map(Some).collect();
+    let mut lend = |block: &Block| {
+        let piece = |row: usize| pieces[row * kv_heads + block.kv_head].take().expect("blocks don't overlap");
+        Mutex::new(block.rows.clone().map(piece).collect())
+    };
+    blocks.iter().map(&mut lend).collect()
+}

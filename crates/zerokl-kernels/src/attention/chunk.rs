@@ -1,0 +1,277 @@
+//! One chunk of 512 absolute keys for one block of (row, query head) pairs: scores, softmax, weighted values.
+//!
+//! Pairs go by tiles of up to six, so that a vector of keys or values, once loaded, serves all of them. A tile's
+//! accumulators are one f32 chain each, in registers; how many there are is free.
+
+use std::ops::Range;
+
+use super::keys::Keys;
+use super::softcap::tanh;
+use super::state::{Partial, safe};
+use super::{Attention, Block, CHUNK};
+use crate::arch::{Kernel, LANES, Lanes};
+use crate::math;
+
+/// Writes the block's partials for one chunk.
+pub struct ChunkKernel<'a> {
+    pub step: &'a Attention<'a>,
+    pub block: &'a Block,
+    pub chunk: usize,
+    pub out: &'a mut Partial,
+}
+
+/// The most pairs in a tile.
+const TILE: usize = 6;
+
+impl Kernel for ChunkKernel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let ChunkKernel { step, block, chunk, out } = self;
+        let mut gathered = Vec::new();
+        let keys = Keys::new(step, block, chunk, &mut gathered);
+        let mut scratch = Scratch { query: vec![0.0; TILE * step.shape.size], scores: vec![[0.0; CHUNK]; TILE] };
+        let mut tile = Tile { step, block, keys: &keys, first_key: chunk * CHUNK, scratch: &mut scratch, out };
+        let mut pair = 0;
+        while pair < block.pairs {
+            pair += match block.pairs - pair {
+                6.. => tile.run::<L, 6>(pair),
+                4.. => tile.run::<L, 4>(pair),
+                3 => tile.run::<L, 3>(pair),
+                2 => tile.run::<L, 2>(pair),
+                _ => tile.run::<L, 1>(pair),
+            };
+        }
+    }
+}
+
+struct Scratch {
+    /// `[D][pairs of the tile]`
+    query: Vec<f32>,
+    /// Per pair of the tile: the scores of the chunk, then their powers.
+    scores: Vec<[f32; CHUNK]>,
+}
+
+struct Tile<'a, 'b> {
+    step: &'a Attention<'a>,
+    block: &'a Block,
+    keys: &'a Keys<'b>,
+    first_key: usize,
+    scratch: &'a mut Scratch,
+    out: &'a mut Partial,
+}
+
+impl Tile<'_, '_> {
+    /// Pairs `first .. first + R`; returns R.
+    #[inline(always)]
+    fn run<L: Lanes, const R: usize>(&mut self, first: usize) -> usize {
+        let visible: [Range<usize>; R] = std::array::from_fn(|r| self.visible(first + r));
+        let start = visible.iter().filter(|keys| !keys.is_empty()).map(|keys| keys.start).min();
+        let end = visible.iter().map(|keys| keys.end).max();
+        if let (Some(start), Some(end)) = (start, end) {
+            self.load_query::<R>(first);
+            self.score::<L, R>(start / LANES..end.div_ceil(LANES));
+        }
+        for (r, keys) in visible.iter().enumerate() {
+            self.out.seen[first + r] = !keys.is_empty();
+            let (m, l) = softmax::<L>(&mut self.scratch.scores[r], keys.clone());
+            (self.out.m[first + r], self.out.l[first + r]) = (m, l);
+        }
+        self.weigh_all::<L, R>(first, &visible);
+        R
+    }
+
+    /// Keys of the chunk, counted from its start, that a pair sees.
+    #[inline(always)]
+    fn visible(&self, pair: usize) -> Range<usize> {
+        let row = self.block.rows.start + pair / self.step.shape.group();
+        let keys = self.step.rule.visible(self.step.positions[row]);
+        let inside = |position: usize| position.clamp(self.first_key, self.first_key + CHUNK) - self.first_key;
+        inside(keys.start)..inside(keys.end)
+    }
+
+    #[inline(always)]
+    fn load_query<const R: usize>(&mut self, first: usize) {
+        let (size, heads, group) = (self.step.shape.size, self.step.shape.heads, self.step.shape.group());
+        for r in 0..R {
+            let (row, head) = ((first + r) / group, (first + r) % group);
+            let start = ((self.block.rows.start + row) * heads + self.block.kv_head * group + head) * size;
+            for (d, value) in self.step.q[start..][..size].iter().enumerate() {
+                self.scratch.query[d * R + r] = *value;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn score<L: Lanes, const R: usize>(&mut self, groups: Range<usize>) {
+        let mut group = groups.start;
+        if L::REGISTERS == 1 || R <= 2 {
+            while group + 4 <= groups.end {
+                self.score_groups::<L, R, 4>(group);
+                group += 4;
+            }
+        }
+        while group < groups.end {
+            self.score_groups::<L, R, 1>(group);
+            group += 1;
+        }
+    }
+
+    /// R pairs by N groups of 16 keys: chains of fma over d, then the factors.
+    #[inline(always)]
+    fn score_groups<L: Lanes, const R: usize, const N: usize>(&mut self, group: usize) {
+        let stride = self.keys.stride;
+        let columns: [&[f32]; N] = std::array::from_fn(|n| self.keys.key_columns(group + n));
+        let (query, _) = self.scratch.query[..R * self.step.shape.size].as_chunks::<R>();
+        let mut chains = [[L::zero(); N]; R];
+        for (d, query) in query.iter().enumerate() {
+            let keys: [L; N] = std::array::from_fn(|n| {
+                L::load(columns[n][d * stride..].first_chunk().expect("16 keys in a group"))
+            });
+            for r in 0..R {
+                let value = L::splat(query[r]);
+                for n in 0..N {
+                    chains[r][n] = value.fma(keys[n], chains[r][n]);
+                }
+            }
+        }
+        let (factor, cap) = (L::splat(self.step.rule.factor), self.step.rule.cap);
+        for r in 0..R {
+            let (scores, _) = self.scratch.scores[r].as_chunks_mut::<LANES>();
+            for n in 0..N {
+                let scaled = chains[r][n].mul(factor);
+                let score = if cap == 0.0 { scaled } else { tanh(scaled).mul(L::splat(cap)) };
+                score.store(&mut scores[group + n]);
+            }
+        }
+    }
+
+    /// O of each pair over the keys that it sees, in their order: what only some of the tile see, one pair at a time.
+    #[inline(always)]
+    fn weigh_all<L: Lanes, const R: usize>(&mut self, first: usize, visible: &[Range<usize>; R]) {
+        let width = self.out.width;
+        self.out.o[first * width..][..R * width].fill(0.0);
+        let start = visible.iter().map(|keys| keys.start).max().unwrap_or(0);
+        let end = visible.iter().map(|keys| keys.end).min().unwrap_or(0).max(start);
+        for (r, keys) in visible.iter().enumerate() {
+            self.weigh::<L, 1>(first, r, keys.start..keys.end.min(start));
+        }
+        self.weigh::<L, R>(first, 0, start..end);
+        for (r, keys) in visible.iter().enumerate() {
+            self.weigh::<L, 1>(first, r, keys.start.max(end)..keys.end);
+        }
+    }
+
+    /// Pairs `r .. r + R` of the tile over keys that all of them see.
+    #[inline(always)]
+    fn weigh<L: Lanes, const R: usize>(&mut self, first: usize, r: usize, keys: Range<usize>) {
+        let (size, width) = (self.step.shape.size, self.out.width);
+        let out = &mut self.out.o[(first + r) * width..][..R * width];
+        let mut from = keys.start;
+        while from < keys.end {
+            let (to, values) = self.keys.values(from, keys.end);
+            let powers: [&[f32]; R] = std::array::from_fn(|i| &self.scratch.scores[r + i][from..to]);
+            let mut d = 0;
+            if L::REGISTERS == 1 || R <= 2 {
+                while d + 4 * LANES <= size {
+                    weigh_columns::<L, R, 4>(powers, values, size, d, out, width);
+                    d += 4 * LANES;
+                }
+            }
+            while d + LANES <= size {
+                weigh_columns::<L, R, 1>(powers, values, size, d, out, width);
+                d += LANES;
+            }
+            if d < size {
+                weigh_rest::<L, R>(powers, values, size, d, out, width);
+            }
+            from = to;
+        }
+    }
+}
+
+/// m and l of one pair; its scores become powers of two.
+#[inline(always)]
+fn softmax<L: Lanes>(scores: &mut [f32; CHUNK], keys: Range<usize>) -> (f32, f32) {
+    if keys.is_empty() {
+        return (f32::NEG_INFINITY, 0.0);
+    }
+    let (groups, _) = scores.as_chunks_mut::<LANES>();
+    let first = keys.start / LANES;
+    let groups = &mut groups[first..keys.end.div_ceil(LANES)];
+    let hidden = L::splat(f32::NEG_INFINITY);
+    let mut largest = hidden;
+    for (i, group) in groups.iter_mut().enumerate() {
+        let start = (first + i) * LANES;
+        let mut x = L::load(group);
+        if start < keys.start || start + LANES > keys.end {
+            x = L::select(L::first_lanes(keys.start.saturating_sub(start)), hidden, x);
+            x = L::select(L::first_lanes(keys.end - start), x, hidden);
+            x.store(group);
+        }
+        largest = x.max(largest);
+    }
+    let m = largest.largest();
+    let subtracted = L::splat(safe(m));
+    let mut sum = L::zero();
+    for group in groups {
+        // A hidden key's power is exp2(-inf) = +0 and a lane is never -0: adding it is skipping it.
+        let power = math::exp2(L::load(group).sub(subtracted));
+        power.store(group);
+        sum = sum.add(power);
+    }
+    (m, sum.sum())
+}
+
+/// O[pair][d .. d + 16 N] over the keys of `values`, in order.
+#[inline(always)]
+fn weigh_columns<L: Lanes, const R: usize, const N: usize>(
+    powers: [&[f32]; R],
+    values: &[f32],
+    size: usize,
+    d: usize,
+    out: &mut [f32],
+    width: usize,
+) {
+    let at = |r: usize, n: usize| r * width + d + n * LANES;
+    let mut chains: [[L; N]; R] = std::array::from_fn(|r| {
+        std::array::from_fn(|n| L::load(out[at(r, n)..].first_chunk().expect("whole vectors")))
+    });
+    for (key, row) in values.chunks_exact(size).enumerate() {
+        let row = &row[d..][..N * LANES];
+        let (row, _) = row.as_chunks::<LANES>();
+        let values: [L; N] = std::array::from_fn(|n| L::load(&row[n]));
+        for r in 0..R {
+            let power = L::splat(powers[r][key]);
+            for n in 0..N {
+                chains[r][n] = power.fma(values[n], chains[r][n]);
+            }
+        }
+    }
+    for r in 0..R {
+        for n in 0..N {
+            chains[r][n].store(out[at(r, n)..].first_chunk_mut().expect("whole vectors"));
+        }
+    }
+}
+
+/// The same for the last `size - d` < 16 dimensions; the lanes beyond stay zero.
+#[inline(always)]
+fn weigh_rest<L: Lanes, const R: usize>(
+    powers: [&[f32]; R],
+    values: &[f32],
+    size: usize,
+    d: usize,
+    out: &mut [f32],
+    width: usize,
+) {
+    for r in 0..R {
+        let to = out[r * width + d..].first_chunk_mut().expect("whole vectors");
+        let mut chain = L::load(to);
+        for (power, row) in powers[r].iter().zip(values.chunks_exact(size)) {
+            chain = L::splat(*power).fma(L::load_first(&row[d..]), chain);
+        }
+        chain.store(to);
+    }
+}

@@ -1,0 +1,70 @@
+//! Which instruction set and how many threads the kernels of this process use: speed only, never a bit.
+
+use std::sync::RwLock;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use zerokl_kernels::arch::{Isa, strict_floats};
+use zerokl_kernels::cpu::Cpu;
+
+static CPU: RwLock<Option<Cpu>> = RwLock::new(None);
+
+/// What kernels run with now.
+pub fn current() -> Cpu {
+    let known = *CPU.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+    known.unwrap_or_else(|| change(|_| ()))
+}
+
+fn change(edit: impl FnOnce(&mut Cpu)) -> Cpu {
+    let mut slot = CPU.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let cpu = slot.get_or_insert_with(Cpu::detect);
+    edit(cpu);
+    *cpu
+}
+
+/// Runs a kernel as every native function must: without the GIL, in the contract's float mode.
+pub fn run<R: Send>(py: Python<'_>, kernel: impl FnOnce(Cpu) -> R + Send) -> R {
+    let cpu = current();
+    py.detach(|| strict_floats(|| kernel(cpu)))
+}
+
+/// The instruction sets that this machine can run, best first.
+#[pyfunction]
+fn isas() -> Vec<&'static str> {
+    Isa::available().map(Isa::name).collect()
+}
+
+#[pyfunction]
+fn isa() -> &'static str {
+    current().isa.name()
+}
+
+#[pyfunction]
+fn set_isa(name: &str) -> PyResult<()> {
+    let isa = Isa::named(name)
+        .ok_or_else(|| PyValueError::new_err(format!("this machine can't run {name:?}; it can run {:?}", isas())))?;
+    change(|cpu| cpu.isa = isa);
+    Ok(())
+}
+
+#[pyfunction]
+fn threads() -> usize {
+    current().threads
+}
+
+#[pyfunction]
+fn set_threads(count: usize) -> PyResult<()> {
+    if count == 0 {
+        return Err(PyValueError::new_err("at least one thread"));
+    }
+    change(|cpu| cpu.threads = count);
+    Ok(())
+}
+
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(isas, module)?)?;
+    module.add_function(wrap_pyfunction!(isa, module)?)?;
+    module.add_function(wrap_pyfunction!(set_isa, module)?)?;
+    module.add_function(wrap_pyfunction!(threads, module)?)?;
+    module.add_function(wrap_pyfunction!(set_threads, module)?)
+}
