@@ -13,12 +13,15 @@ mod chunk;
 mod keys;
 mod softcap;
 mod state;
+mod store;
 
 use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::cpu::Cpu;
 use chunk::ChunkKernel;
+pub use store::store_kv;
+
 use state::{FinishKernel, MergeKernel, Partial};
 
 /// Frozen: keys are summed in chunks that start at absolute multiples of this.

@@ -3,6 +3,7 @@
 //! Every function releases the GIL, runs in the contract's float mode, and writes into arrays that Python allocated.
 //! Shapes are checked in Python (`zerokl.ops`); a wrong one that gets here is a panic, never a wrong read.
 
+mod attention;
 mod cpu;
 
 use pyo3::prelude::*;
@@ -10,5 +11,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cpu::add(module)?;
+    attention::add(module)?;
     Ok(())
 }

@@ -126,23 +126,18 @@ impl Tile<'_, '_> {
         let (query, _) = self.scratch.query[..R * self.step.shape.size].as_chunks::<R>();
         let mut chains = [[L::zero(); N]; R];
         for (d, query) in query.iter().enumerate() {
-            let keys: [L; N] = std::array::from_fn(|n| {
-                L::load(columns[n][d * stride..].first_chunk().expect("16 keys in a group"))
-            });
-            for r in 0..R {
-                let value = L::splat(query[r]);
-                for n in 0..N {
-                    chains[r][n] = value.fma(keys[n], chains[r][n]);
-                }
+            let mut keys = [L::zero(); N];
+            for (key, column) in keys.iter_mut().zip(&columns) {
+                *key = L::load(column[d * stride..].first_chunk().expect("16 keys in a group"));
             }
+            multiply_add(query, &keys, &mut chains);
         }
         let (factor, cap) = (L::splat(self.step.rule.factor), self.step.rule.cap);
-        for r in 0..R {
-            let (scores, _) = self.scratch.scores[r].as_chunks_mut::<LANES>();
-            for n in 0..N {
-                let scaled = chains[r][n].mul(factor);
-                let score = if cap == 0.0 { scaled } else { tanh(scaled).mul(L::splat(cap)) };
-                score.store(&mut scores[group + n]);
+        for (chains, scores) in chains.iter().zip(&mut self.scratch.scores) {
+            let (scores, _) = scores.as_chunks_mut::<LANES>();
+            for (chain, score) in chains.iter().zip(&mut scores[group..]) {
+                let scaled = chain.mul(factor);
+                if cap == 0.0 { scaled } else { tanh(scaled).mul(L::splat(cap)) }.store(score);
             }
         }
     }
@@ -234,24 +229,36 @@ fn weigh_columns<L: Lanes, const R: usize, const N: usize>(
     out: &mut [f32],
     width: usize,
 ) {
-    let at = |r: usize, n: usize| r * width + d + n * LANES;
-    let mut chains: [[L; N]; R] = std::array::from_fn(|r| {
-        std::array::from_fn(|n| L::load(out[at(r, n)..].first_chunk().expect("whole vectors")))
-    });
-    for (key, row) in values.chunks_exact(size).enumerate() {
-        let row = &row[d..][..N * LANES];
-        let (row, _) = row.as_chunks::<LANES>();
-        let values: [L; N] = std::array::from_fn(|n| L::load(&row[n]));
-        for r in 0..R {
-            let power = L::splat(powers[r][key]);
-            for n in 0..N {
-                chains[r][n] = power.fma(values[n], chains[r][n]);
-            }
+    let mut chains = [[L::zero(); N]; R];
+    for (chains, out) in chains.iter_mut().zip(out.chunks_exact(width)) {
+        for (chain, from) in chains.iter_mut().zip(out[d..].as_chunks::<LANES>().0) {
+            *chain = L::load(from);
         }
     }
-    for r in 0..R {
-        for n in 0..N {
-            chains[r][n].store(out[at(r, n)..].first_chunk_mut().expect("whole vectors"));
+    for (key, row) in values.chunks_exact(size).enumerate() {
+        let (mut power, mut value) = ([0.0; R], [L::zero(); N]);
+        for (power, powers) in power.iter_mut().zip(&powers) {
+            *power = powers[key];
+        }
+        for (value, from) in value.iter_mut().zip(row[d..][..N * LANES].as_chunks::<LANES>().0) {
+            *value = L::load(from);
+        }
+        multiply_add(&power, &value, &mut chains);
+    }
+    for (chains, out) in chains.iter().zip(out.chunks_exact_mut(width)) {
+        for (chain, to) in chains.iter().zip(out[d..].as_chunks_mut::<LANES>().0) {
+            chain.store(to);
+        }
+    }
+}
+
+/// chains[r][n] = fma(a[r], b[n], chains[r][n])
+#[inline(always)]
+fn multiply_add<L: Lanes, const R: usize, const N: usize>(a: &[f32; R], b: &[L; N], chains: &mut [[L; N]; R]) {
+    for (a, chains) in a.iter().zip(chains) {
+        let a = L::splat(*a);
+        for (b, chain) in b.iter().zip(chains) {
+            *chain = a.fma(*b, *chain);
         }
     }
 }

@@ -29,10 +29,11 @@ impl<'a> Keys<'a> {
     fn in_pages(step: &Attention<'a>, block: &Block, first: usize, start: usize, end: usize) -> Self {
         let (size, page) = (step.shape.size, step.shape.page);
         let mut starts = [(usize::MAX, usize::MAX); CHUNK / LANES];
-        for group in start / LANES..end.div_ceil(LANES) {
+        let groups = start / LANES..end.div_ceil(LANES);
+        for (at, group) in starts[groups.clone()].iter_mut().zip(groups) {
             let position = first + group * LANES;
             let base = head_start(step, block, position);
-            starts[group] = (base + position % page, base + position % page * size);
+            *at = (base + position % page, base + position % page * size);
         }
         Keys { k: step.k, v: step.v, stride: page, size, starts }
     }

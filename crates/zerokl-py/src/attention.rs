@@ -1,0 +1,67 @@
+//! `store_kv` and `attention`.
+
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3, PyReadonlyArray4};
+use numpy::{PyReadwriteArray2, PyReadwriteArray4, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use zerokl_kernels::attention::{self as kernels, Attention, Rule, Shape};
+
+use crate::cpu;
+
+pyo3::import_exception!(zerokl.errors, EngineError);
+
+#[pyfunction]
+fn store_kv(
+    py: Python<'_>,
+    mut k_pool: PyReadwriteArray4<'_, f32>,
+    mut v_pool: PyReadwriteArray4<'_, f32>,
+    slots: PyReadonlyArray1<'_, i32>,
+    k: PyReadonlyArray3<'_, f32>,
+    v: PyReadonlyArray3<'_, f32>,
+) -> PyResult<()> {
+    let shape = shape_of(k_pool.shape(), k_pool.shape()[1]);
+    let pools = (k_pool.as_slice_mut()?, v_pool.as_slice_mut()?);
+    let (slots, k, v) = (slots.as_slice()?, k.as_slice()?, v.as_slice()?);
+    cpu::run(py, |_| kernels::store_kv(shape, pools, slots, k, v)).map_err(EngineError::new_err)
+}
+
+#[pyfunction]
+#[pyo3(signature = (y, q, k, v, positions, row_starts, page_table, factor, cap, window, sinks))]
+#[expect(clippy::too_many_arguments, reason = "arrays of one step, checked and named by ops/attention.py")]
+fn attention(
+    py: Python<'_>,
+    mut y: PyReadwriteArray2<'_, f32>,
+    q: PyReadonlyArray3<'_, f32>,
+    k: PyReadonlyArray4<'_, f32>,
+    v: PyReadonlyArray4<'_, f32>,
+    positions: PyReadonlyArray1<'_, i32>,
+    row_starts: PyReadonlyArray1<'_, i32>,
+    page_table: PyReadonlyArray2<'_, i32>,
+    factor: f32,
+    cap: f32,
+    window: usize,
+    sinks: Option<PyReadonlyArray1<'_, f32>>,
+) -> PyResult<()> {
+    let sinks = sinks.as_ref().map(|sinks| sinks.as_slice()).transpose()?;
+    let step = Attention {
+        q: q.as_slice()?,
+        k: k.as_slice()?,
+        v: v.as_slice()?,
+        positions: positions.as_slice()?,
+        row_starts: row_starts.as_slice()?,
+        page_table: page_table.as_slice()?,
+        shape: shape_of(k.shape(), q.shape()[1]),
+        rule: Rule { factor, cap, window, sinks },
+    };
+    let y = y.as_slice_mut()?;
+    cpu::run(py, |cpu| kernels::attention(cpu, &step, y)).map_err(EngineError::new_err)
+}
+
+/// From the keys' `[P, K, D, page]`.
+fn shape_of(pool: &[usize], heads: usize) -> Shape {
+    Shape { heads, kv_heads: pool[1], size: pool[2], page: pool[3] }
+}
+
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(store_kv, module)?)?;
+    module.add_function(wrap_pyfunction!(attention, module)?)
+}
