@@ -1,0 +1,42 @@
+"""The run folder: the tokenizer as engine and frontends load it, resolved once by whoever opened the checkpoint.
+
+tokenizer.json   chat_template.jinja   special_tokens.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from zerokl.errors import CheckpointError
+from zerokl.types import SpecialTokens, TokenizerFiles
+
+FILES = ("tokenizer.json", "chat_template.jinja", "special_tokens.json")
+
+
+def write_run_folder(folder: Path, files: TokenizerFiles) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = (files.tokenizer_json, files.chat_template, special_json(files.special))
+    for name, content in zip(FILES, contents, strict=True):
+        (folder / name).write_bytes(content.encode())
+
+
+def read_run_folder(folder: Path) -> TokenizerFiles:
+    try:
+        tokenizer_json, chat_template, special = ((folder / name).read_bytes().decode() for name in FILES)
+        return TokenizerFiles(tokenizer_json, _special(orjson.loads(special)), chat_template)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{folder}: not a run folder: {error}") from error
+
+
+def special_json(special: SpecialTokens) -> str:
+    fields = dataclasses.asdict(special) | {"names": dict(special.names)}
+    return orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _special(fields: dict[str, Any]) -> SpecialTokens:
+    names, ends = tuple(fields.pop("names").items()), tuple(fields.pop("eos_ids"))
+    return SpecialTokens(**fields, names=names, eos_ids=ends)

@@ -1,0 +1,122 @@
+"""Text to ids, ids to text, and what each id looks like in an answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import tokenizers
+
+from zerokl.errors import CheckpointError, InvalidRequest
+from zerokl.tokenizer.chat import ChatTemplate
+from zerokl.tokenizer.run_folder import read_run_folder, special_json, write_run_folder
+from zerokl.tokenizer.spelling import spelling_of
+from zerokl.tokenizer.stream import REPLACEMENT, WINDOW_TOKENS, BytesContext, TextStream, WindowContext
+from zerokl.types import TokenizerFiles
+
+
+class Tokenizer:
+    """One model's tokenizer, special ids and chat template. Immutable; safe to share between threads."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        """Raises CheckpointError if the `tokenizers` library refuses the file."""
+        self.files = files
+        self.special = files.special
+        self.vocab_size = files.special.vocab_size
+        """Ids that the model knows; the tokenizer's own may be fewer."""
+        self._library = _library(files.tokenizer_json)
+        self._spelling = spelling_of(self._library.decoder)
+        added = self._library.get_added_tokens_decoder()
+        self._skipped = frozenset(i for i, token in added.items() if token.special)
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """The tokenizer of a run folder."""
+        return cls(read_run_folder(Path(folder)))
+
+    def save(self, folder: str | Path) -> None:
+        """Write a run folder's three files; `load` gives an equal tokenizer."""
+        write_run_folder(Path(folder), self.files)
+
+    @cached_property
+    def chat(self) -> ChatTemplate:
+        return ChatTemplate(self.files.chat_template, self.special)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex sha256 of all that decides ids, text and prompts; part of the fingerprint."""
+        parts = (self.files.tokenizer_json, self.files.chat_template, special_json(self.special))
+        return hashlib.sha256(b"".join(hashlib.sha256(part.encode()).digest() for part in parts)).hexdigest()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of a text. `add_special_tokens` for a plain text, not for a rendered chat, whose template writes BOS."""
+        try:
+            ids: list[int] = self._library.encode(text, add_special_tokens=add_special_tokens).ids
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"the text holds a lone surrogate at {error.start}, which is not a character"
+            ) from None
+        return ids
+
+    def encode_chat(self, messages: Sequence[dict[str, object]], **options: object) -> list[int]:
+        """Ids of a chat; `options` as in `ChatTemplate.render`."""
+        return self.encode(self.chat.render(messages, **options), add_special_tokens=False)  # type: ignore[arg-type]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of ids that stand alone. An invalid byte sequence becomes U+FFFD; ids without an entry vanish."""
+        return self.text(ids, skip_special_tokens=skip_special_tokens)
+
+    def text(self, output: Sequence[int], prompt: Sequence[int] = (), *, skip_special_tokens: bool = True) -> str:
+        """Text of an output that follows a prompt: what `stream` gives in pieces."""
+        stream = self.stream(prompt, skip_special_tokens=skip_special_tokens)
+        return stream.push(output) + stream.finish()
+
+    def stream(self, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True) -> TextStream:
+        """The text of an output that follows `prompt`, as its ids come."""
+        if self._spelling is None:
+            return TextStream(WindowContext(lambda ids: self._decode(ids, skip_special_tokens), prompt))
+        bytes_of = self._visible_bytes if skip_special_tokens else self.token_bytes
+        context = BytesContext(bytes_of, self._spelling.strips_first_space)
+        context.passed(prompt[-WINDOW_TOKENS:])
+        return TextStream(context)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that an id stands for, possibly part of a character; b"" for an id without an entry."""
+        known = self._bytes.get(token)
+        if known is None:
+            entry = self._library.id_to_token(token)
+            if entry is None:
+                known = b""
+            elif self._spelling is None:
+                known = self._decode([token], False).encode()
+            else:
+                known = self._spelling.bytes_of(entry)
+            self._bytes[token] = known
+        return known
+
+    def token_text(self, token: int) -> str:
+        r"""How an id is named in logprobs: its text, or `bytes:\xe4\xbd` where its bytes are no text by themselves."""
+        content = self.token_bytes(token)
+        text = content.decode("utf-8", "replace")
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content) if REPLACEMENT in text else text
+
+    def token_id(self, entry: str) -> int | None:
+        """The id of a vocabulary entry or added token as it is spelt in the file."""
+        found: int | None = self._library.token_to_id(entry)
+        return found
+
+    def _visible_bytes(self, token: int) -> bytes:
+        return b"" if token in self._skipped else self.token_bytes(token)
+
+    def _decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return str(self._library.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+
+def _library(tokenizer_json: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(tokenizer_json)
+    except Exception as error:  # the library raises nothing narrower for a bad file
+        raise CheckpointError(f"tokenizer.json: {error}") from error
