@@ -1,0 +1,41 @@
+"""The cases, one file per idea, in the order in which they run: what others build on comes first."""
+
+from __future__ import annotations
+
+from zerokl.check.cases import (
+    branches,
+    chunks,
+    crowd,
+    echo,
+    lengths,
+    number_format,
+    order,
+    repeats,
+    rescoring,
+    streams,
+)
+from zerokl.check.cases.arrivals import ARRIVALS, LONG_PREFILL
+from zerokl.check.cases.base import Case, Cost
+from zerokl.check.cases.sampled import N_SAMPLES, SAMPLED
+from zerokl.check.cases.warm import WARM_DECODE, WARM_PREFIX
+
+CASES: tuple[Case, ...] = (
+    repeats.CASE,
+    rescoring.CASE,
+    WARM_PREFIX,
+    WARM_DECODE,
+    branches.CASE,
+    crowd.CASE,
+    order.CASE,
+    ARRIVALS,
+    LONG_PREFILL,
+    chunks.CASE,
+    lengths.CASE,
+    streams.CASE,
+    SAMPLED,
+    N_SAMPLES,
+    echo.CASE,
+    number_format.CASE,
+)
+
+__all__ = ["CASES", "Case", "Cost"]

@@ -1,0 +1,91 @@
+"""Sampling with a seed: alone, in company and in another place, warm, streamed; and n samples of one prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zerokl.check.answers import Ask
+from zerokl.check.cases.base import Case, Cost
+from zerokl.check.cases.common import standard_ask, standard_asks, standard_length
+from zerokl.check.lab import Lab
+from zerokl.check.targets.base import Can
+
+TEMPERATURE, TOP_P = 0.8, 0.95
+SAMPLES = 3
+
+
+async def sampled(lab: Lab) -> None:
+    asks = _asks(lab)
+    alone = [(await lab.reference(ask))[0] for ask in asks]
+    greedy = [(await lab.reference(ask))[0] for ask in standard_asks(lab)]
+    lab.happened(
+        any(one.output != other.output for one, other in zip(alone, greedy, strict=False)),
+        "sampling differed from greedy",
+        "sampling gave what greedy gives: no noise to compare",
+    )
+    crowd = [ask.unscored() for ask in asks] + [replace(ask.unscored(), seed=_seed(lab, 70)) for ask in asks[:2]]
+    for how, batch in (("in company", crowd), ("in company, reversed", crowd[::-1])):
+        await lab.flush()
+        async with lab.watching() as watch:
+            await lab.together(batch, f"seeded, {how}")
+        if lab.can(Can.COUNTERS):
+            watch.expect_width(len(batch), steps=max(1, lab.sizes.new_tokens // 2 - 2))
+    await lab.alone(asks[0].unscored(), "seeded, warm")
+    if lab.can(Can.STREAM):
+        await lab.stream(asks[-1].unscored(), "seeded, streamed")
+
+
+async def samples(lab: Lab) -> None:
+    """n samples of one prompt, alone and again with another prompt; they must differ among themselves."""
+    ask = replace(_asks(lab)[0], samples=SAMPLES, score_from=None, temperature=1.0)
+    other = replace(ask, ids=standard_ask(lab, 60).ids)
+    drawn = await lab.reference(ask)
+    lab.happened(
+        len({answer.output for answer in drawn}) > 1,
+        "samples differed from each other",
+        f"all {SAMPLES} samples are the same",
+    )
+    await lab.flush()
+    await lab.together([other, ask], f"{SAMPLES} samples each of two prompts")
+    if lab.can(Can.STREAM):
+        await lab.stream(ask, f"{SAMPLES} samples, streamed")
+
+
+def _asks(lab: Lab) -> list[Ask]:
+    return [
+        replace(ask, temperature=TEMPERATURE, top_p=TOP_P, seed=_seed(lab, number))
+        for number, ask in enumerate(standard_asks(lab))
+    ] + ([_unseeded(lab)] if lab.can(Can.UNSEEDED_REPEATS) else [])
+
+
+def _unseeded(lab: Lab) -> Ask:
+    return replace(standard_ask(lab, 1), temperature=1.0)
+
+
+def _seed(lab: Lab, number: int) -> int:
+    return lab.random(f"seed {number}").randrange(2**31)
+
+
+def _sampled_cost(lab: Lab) -> Cost:
+    asks = _asks(lab)
+    new = lab.sizes.new_tokens
+    prefill = sum(len(ask.ids) for ask in asks)
+    width = len(asks) + 2
+    return Cost(3.3 * prefill, alone=(len(asks) + 2) * new, crowd=2 * width * new, answers=len(asks) + 2 * width + 2)
+
+
+def _samples_cost(lab: Lab) -> Cost:
+    tokens = 4 * SAMPLES * lab.sizes.new_tokens
+    return Cost(prefill=6 * SAMPLES * standard_length(lab, 0), crowd=tokens, answers=4 * SAMPLES)
+
+
+SAMPLED = Case(
+    "sampled", "seeded sampling in several circumstances", frozenset({Can.SEEDS, Can.LISTS}), sampled, _sampled_cost
+)
+N_SAMPLES = Case(
+    "samples",
+    "n samples, alone against in company",
+    frozenset({Can.SEEDS, Can.SAMPLES, Can.LISTS}),
+    samples,
+    _samples_cost,
+)

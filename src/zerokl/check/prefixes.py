@@ -1,0 +1,53 @@
+"""What the server's prefix cache must hold, so that the count of cached tokens can be predicted, not just admired.
+
+Whole pages of the tokens whose keys were computed stay cached; a request reuses the longest chain of them, but computes
+at least one token, and starts no later than the position from which it wants scores:
+
+    cached_tokens = page * floor(min(match, len - 1, score_from) / page)
+
+The last output token's keys are never computed, so a finished request leaves len(prompt) + len(output) - 1 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from zerokl.check.answers import Ask
+from zerokl.check.ledger import history_digests
+
+
+@dataclass(slots=True)
+class PrefixModel:
+    """An exact model of the cache, as long as nothing was evicted and nobody else uses the server."""
+
+    page_size: int
+    capacity_tokens: int | None = None
+    _pages: set[bytes] = field(default_factory=set)
+
+    def flush(self) -> None:
+        self._pages.clear()
+
+    @property
+    def certain(self) -> bool:
+        """False once the cache may have had to evict something."""
+        return self.capacity_tokens is None or len(self._pages) * self.page_size <= self.capacity_tokens // 2
+
+    def learn(self, ids: Sequence[int], computed: int) -> None:
+        """The first `computed` of `ids` have keys now."""
+        digests = history_digests(ids[:computed])
+        self._pages.update(digests[self.page_size :: self.page_size])
+
+    def predict(self, ask: Ask) -> int:
+        """Tokens that this request must find cached."""
+        limit = len(ask.ids) - 1
+        if ask.score_from is not None:
+            limit = min(limit, ask.score_from)
+        digests = history_digests(ask.ids)
+        pages = 0
+        while (pages + 1) * self.page_size <= limit and digests[(pages + 1) * self.page_size] in self._pages:
+            pages += 1
+        return pages * self.page_size
+
+    def copy(self) -> PrefixModel:
+        return PrefixModel(self.page_size, self.capacity_tokens, set(self._pages))

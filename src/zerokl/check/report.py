@@ -1,0 +1,102 @@
+"""The report as JSON: everything that the terminal shows, and the bits behind it. Versioned; fields are only added."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from zerokl.check.bits import from_bits
+from zerokl.check.divergence import Divergence, max_abs, mean_k3, summarise
+from zerokl.check.ledger import Difference
+from zerokl.check.run import CaseResult, Report
+
+SCHEMA = "zerokl.check/1"
+SHOWN_DIFFERENCES = 40
+"""Per answer; the counts are of all."""
+
+
+def headline(report: Report) -> str:
+    """The verdict in one line."""
+    counted = f"{report.differing:,} of {report.values:,} values differ"
+    missing = [result.case.name for result in report.results if result.status == "could not run"]
+    return f"{counted}; could not run: {', '.join(missing)}" if missing else counted
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "verdict": report.status.value,
+        "headline": headline(report),
+        "exit_code": report.exit_code,
+        "url": report.url,
+        "server": asdict(report.facts),
+        "options": {"seed": report.seed, "size": report.sizes},
+        "totals": {
+            "values": report.values,
+            "differing": report.differing,
+            "positions": report.positions,
+            "requests": report.requests,
+            "retries": report.retries,
+            "seconds": round(report.seconds, 3),
+            "estimate_seconds": None if report.estimate_s is None else round(report.estimate_s, 1),
+        },
+        "rates": None if report.rates is None else asdict(report.rates),
+        "cases": [_case(result) for result in report.results],
+        "divergences": [_divergence(summarise(comparison)) for comparison in report.divergent()],
+    }
+
+
+def _case(result: CaseResult) -> dict[str, Any]:
+    tally = result.tally
+    return {
+        "name": result.case.name,
+        "title": result.case.title,
+        "status": result.status.value,
+        "reason": result.reason,
+        "values": tally.values,
+        "differing": tally.differing,
+        "positions": tally.positions,
+        "answers": tally.answers,
+        "events": tally.events,
+        "failures": tally.failures,
+        "max_abs": max_abs(tally.comparisons),
+        "k3": mean_k3(tally.comparisons),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _divergence(divergence: Divergence) -> dict[str, Any]:
+    return {
+        "case": divergence.case,
+        "first": divergence.first,
+        "other": divergence.other,
+        "prompt_tokens": divergence.prompt_tokens,
+        "values": divergence.values,
+        "differing": divergence.differing,
+        "kinds": divergence.kinds,
+        "token_position": divergence.token_position,
+        "positions": list(divergence.positions),
+        "max_ulps": divergence.max_ulps,
+        "max_abs": divergence.max_abs,
+        "k3": divergence.k3,
+        "differences": [_difference(item) for item in divergence.differences[:SHOWN_DIFFERENCES]],
+    }
+
+
+def _difference(item: Difference) -> dict[str, Any]:
+    return {
+        "kind": item.kind,
+        "position": item.position,
+        "token": item.token,
+        "first": _side(item, item.first),
+        "other": _side(item, item.other),
+        "first_phase": item.first_phase,
+        "other_phase": item.other_phase,
+    }
+
+
+def _side(item: Difference, value: tuple[int, ...]) -> Any:
+    """Ids as they are; a logprob with its bits in hex, because that is what was compared."""
+    if item.kind != "logprob":
+        return list(value)
+    return {"logprob": from_bits(value[0]), "bits": f"{value[0]:08x}"}

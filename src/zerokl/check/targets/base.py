@@ -1,0 +1,108 @@
+"""What a case may ask of any server, and what a server says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from zerokl.check.answers import Answer, Ask
+
+
+class Can(StrEnum):
+    """Abilities. A case names those it needs; a target without one makes the case `not possible`, and says so."""
+
+    FLUSH = "empties its prefix cache on request"
+    CACHED_COUNT = "reports how many tokens came from the cache"
+    EXACT_CACHED_COUNT = "reuses whole pages, all that match: the count can be predicted"
+    PROMPT_LOGPROBS = "scores prompts"
+    PREFILL_ONLY = "takes a request for no new tokens"
+    TOP_ROWS = "gives top-k rows"
+    LISTS = "takes several prompts in one request"
+    STREAM = "streams"
+    SEEDS = "takes a seed"
+    UNSEEDED_REPEATS = "promises that unseeded sampling repeats too"
+    SAMPLES = "draws n samples of a prompt"
+    ECHO = "scores prompts through /v1/completions"
+    COUNTERS = "counts steps, batch widths and chunks"
+    WIDE_FLOATS = "prints float32 with all digits of the double"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the server says about itself; None where it doesn't."""
+
+    kind: str
+    model: str = ""
+    version: str = ""
+    fingerprint: str = ""
+    page_size: int | None = None
+    chunk: int | None = None
+    """Token budget of one step: where a long prompt is cut."""
+    attention_chunk: int = 512
+    context: int = 2048
+    pool_tokens: int | None = None
+    max_running: int | None = None
+    largest_id: int = 255
+    """Random prompts draw ids from 0 to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Monotone counts; the difference of two readings says what happened in between."""
+
+    steps: int | None = None
+    widths: dict[int, int] = field(default_factory=dict)
+    """Requests decoding in one step -> steps of that width."""
+    mixed_steps: int | None = None
+    """Steps that both decoded and prefilled."""
+    chunked_prefills: int | None = None
+    """Segments that ended before their prompt did."""
+    preemptions: int | None = None
+    submitted: int | None = None
+    """Requests taken in: more than the checker sent means that somebody else uses the server."""
+
+    def since(self, earlier: Counters) -> Counters:
+        widths = {width: count - earlier.widths.get(width, 0) for width, count in self.widths.items()}
+        return Counters(
+            _minus(self.steps, earlier.steps),
+            {width: count for width, count in widths.items() if count},
+            _minus(self.mixed_steps, earlier.mixed_steps),
+            _minus(self.chunked_prefills, earlier.chunked_prefills),
+            _minus(self.preemptions, earlier.preemptions),
+            _minus(self.submitted, earlier.submitted),
+        )
+
+
+class Target(Protocol):
+    """A server behind its adapter. Methods raise CouldNotRun; an Answer carries what is wrong with it in `problems`."""
+
+    @property
+    def abilities(self) -> frozenset[Can]: ...
+
+    async def facts(self) -> Facts: ...
+
+    async def tokenize(self, text: str) -> list[int] | None:
+        """None if the server can't; prompts are then random and repeated ids only."""
+        ...
+
+    async def flush(self) -> None: ...
+
+    async def counters(self) -> Counters: ...
+
+    async def ask(self, asks: Sequence[Ask]) -> list[list[Answer]]:
+        """One HTTP request; per ask its samples."""
+        ...
+
+    async def stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
+        """As `ask` of one, streamed; on_token is told how many tokens have come whenever one comes."""
+        ...
+
+    async def echo(self, ask: Ask) -> list[Answer]:
+        """As `ask` of one, through /v1/completions with echo; ask.score_from is 0."""
+        ...
+
+
+def _minus(later: int | None, earlier: int | None) -> int | None:
+    return None if later is None or earlier is None else later - earlier

@@ -1,0 +1,153 @@
+"""The native route's JSON (SGLang's /generate): an Ask to a body, an answer to Rows, and what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from zerokl.check.answers import Answer, Ask, Phase, Row
+from zerokl.check.bits import float32_bits, is_float32
+from zerokl.check.outcome import CouldNotRun
+from zerokl.check.wire import Json
+
+
+def generate_body(asks: Sequence[Ask]) -> dict[str, Json]:
+    """One request for all of them; what may be a list per prompt is one."""
+    first = asks[0]
+    wanted = [ask.logprobs for ask in asks]
+    return {
+        "input_ids": [list(ask.ids) for ask in asks],
+        "sampling_params": sampling_params(first) if first.samples > 1 else [sampling_params(ask) for ask in asks],
+        "return_logprob": wanted[0] if len(set(wanted)) == 1 else wanted,
+        "logprob_start_len": [-1 if ask.score_from is None else ask.score_from for ask in asks]
+        if first.samples == 1
+        else (-1 if first.score_from is None else first.score_from),
+        "top_logprobs_num": [ask.top if ask.logprobs else 0 for ask in asks] if first.samples == 1 else first.top,
+    }
+
+
+def sampling_params(ask: Ask) -> dict[str, Json]:
+    params: dict[str, Json] = {
+        "temperature": ask.temperature,
+        "max_new_tokens": ask.new_tokens,
+        "ignore_eos": True,
+    }
+    if not ask.greedy:
+        params["top_p"] = ask.top_p
+        if ask.seed is not None:
+            params["sampling_seed"] = ask.seed
+    if ask.samples > 1:
+        params["n"] = ask.samples
+    return params
+
+
+def generate_answers(asks: Sequence[Ask], reply: Json) -> list[list[Answer]]:
+    """The array in prompt-major order, sorted back to the asks."""
+    items = reply if isinstance(reply, list) else [reply]
+    samples = asks[0].samples
+    if len(items) != len(asks) * samples:
+        raise CouldNotRun(f"/generate: {len(items)} answers to {len(asks)} prompts with {samples} samples each")
+    return [
+        [parse_answer(ask, items[index * samples + sample], sample) for sample in range(samples)]
+        for index, ask in enumerate(asks)
+    ]
+
+
+def parse_answer(ask: Ask, item: Json, sample: int, problems: Sequence[str] = (), num_frames: int = 0) -> Answer:
+    """What can be read is read; what is missing or contradicts itself is a problem."""
+    found = list(problems)
+    try:
+        meta = item["meta_info"]
+        output = tuple(int(token) for token in item["output_ids"])
+        reader = NumberReader()
+        rows = _prompt_rows(ask, meta, reader, found) + _output_rows(ask, meta, output, reader, found)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CouldNotRun(f"/generate: not an answer: {type(error).__name__} {error}") from error
+    finish = meta.get("finish_reason") or {}
+    kind = str(finish.get("type", "")) if isinstance(finish, dict) else str(finish)
+    if kind == "abort":
+        raise CouldNotRun(f"/generate: aborted: {finish.get('message', '')}")
+    found += count_problems(ask, output, meta.get("prompt_tokens"), meta.get("completion_tokens"))
+    return Answer(
+        ask=ask,
+        output=output,
+        rows=tuple(rows),
+        cached_tokens=meta.get("cached_tokens"),
+        finish=kind,
+        sample=sample,
+        not_float32=tuple(reader.not_float32),
+        problems=tuple(found),
+        num_frames=num_frames,
+    )
+
+
+class NumberReader:
+    """JSON numbers to float32 bits; remembers those that no float32 widens to."""
+
+    def __init__(self) -> None:
+        self.not_float32: list[float] = []
+        self.seen: list[float] = []
+
+    def bits(self, value: Json) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{value!r} is not a logprob")
+        if math.isnan(value):
+            raise ValueError("a logprob is NaN")
+        number = float(value)
+        self.seen.append(number)
+        if not is_float32(number):
+            self.not_float32.append(number)
+        return float32_bits(number)
+
+
+def count_problems(ask: Ask, output: Sequence[int], prompt_tokens: Json, completion_tokens: Json) -> list[str]:
+    """Does the answer have as many tokens as it says and as it should? (End-of-sequence is ignored in every ask.)"""
+    problems = []
+    if prompt_tokens is not None and prompt_tokens != len(ask.ids):
+        problems.append(f"{len(ask.ids)} ids sent, the server counted {prompt_tokens}")
+    if completion_tokens is not None and completion_tokens != len(output):
+        problems.append(f"completion_tokens says {completion_tokens}, but {len(output)} came")
+    if len(output) != ask.new_tokens:
+        problems.append(f"truncated: {len(output)} of {ask.new_tokens} tokens came")
+    return problems
+
+
+def _prompt_rows(ask: Ask, meta: Json, reader: NumberReader, problems: list[str]) -> list[Row]:
+    if not ask.logprobs or ask.score_from is None:
+        return []
+    entries = meta["input_token_logprobs"]
+    tops = meta.get("input_top_logprobs") or [None] * len(entries)
+    expected = len(ask.ids) - ask.score_from
+    if len(entries) != expected:
+        problems.append(f"{len(entries)} prompt scores from position {ask.score_from}, expected {expected}")
+    rows = []
+    for index, (entry, top) in enumerate(zip(entries, tops, strict=False)):
+        position = ask.score_from + index
+        if position >= len(ask.ids) or entry[1] != ask.ids[position]:
+            problems.append(f"the score at {position} is of token {entry[1]}, not of the one sent")
+            break
+        if index == 0:
+            continue
+        rows.append(_row(position, entry, top, "scored", reader))
+    return rows
+
+
+def _output_rows(ask: Ask, meta: Json, output: Sequence[int], reader: NumberReader, problems: list[str]) -> list[Row]:
+    if not ask.logprobs:
+        return []
+    entries = meta["output_token_logprobs"]
+    tops = meta.get("output_top_logprobs") or [None] * len(entries)
+    if len(entries) != len(output):
+        problems.append(f"{len(entries)} logprobs of {len(output)} tokens")
+    rows = []
+    for index, (entry, top) in enumerate(zip(entries, tops, strict=False)):
+        if index >= len(output) or entry[1] != output[index]:
+            problems.append(f"the logprob of output token {index} is of another token")
+            break
+        rows.append(_row(len(ask.ids) + index, entry, top, "decoded" if index else "first", reader))
+    return rows
+
+
+def _row(position: int, entry: Json, top: Json, phase: Phase, reader: NumberReader) -> Row:
+    likeliest = tuple((int(item[1]), reader.bits(item[0])) for item in top or ())
+    return Row(position, int(entry[1]), reader.bits(entry[0]), likeliest, phase)

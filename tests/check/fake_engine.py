@@ -1,0 +1,257 @@
+"""A stand-in for an engine: its logits are a hash of the tokens *as read back from its page memory*, in real batches.
+
+It has pages, a prefix tree, chunked prefill, continuous batching and counters, so the checker's questions about hits, widths
+and cuts have true answers. One planted `defect` at a time makes it wrong in the way that real engines are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+VOCAB = 128
+IDS = np.arange(VOCAB, dtype=np.uint64)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+DEFECTS = {
+    # name: (what is wrong, the case that must see it)
+    "batch_size": ("decode rows depend on how many are decoded together", "crowd"),
+    "padding_row": ("a batch padded to a power of two leaks its padding", "crowd"),
+    "slot": ("the row in the middle of a batch is computed differently", "order"),
+    "mixed_step": ("decode rows differ when a prefill shares the step", "long-prefill"),
+    "overlap": ("decode rows differ when two requests of different ages meet", "arrivals"),
+    "stale_page": ("a cached page is handed out again and overwritten", "warm-prefix"),
+    "decoded_page": ("pages that decode filled are read back differently", "warm-decode"),
+    "match_one_more": ("a match takes one page more than it has", "branches"),
+    "log_softmax": ("decode takes log(softmax), prefill log_softmax", "rescoring"),
+    "chunk_cut": ("the first row after a chunk's cut is computed differently", "chunks"),
+    "page_edge": ("a prompt that ends on a page's edge gets another row", "lengths"),
+    "seed_by_slot": ("the noise depends on the place in the batch", "sampled"),
+    "stream_by_count": ("sample streams are numbered over all requests", "samples"),
+    "six_digits": ("logprobs are printed with six digits", "number-format"),
+    "echo_rounds": ("/v1/completions sends half-precision logprobs", "echo"),
+    "stream_drops": ("a stream leaves out its third token", "streams"),
+    "every_fifth": ("every fifth request is a little off", "repeats"),
+    "cached_count": ("cached_tokens says a page too many", "warm-prefix"),
+}
+
+
+def mix(state: int, word: int) -> int:
+    """One step of a 64-bit hash."""
+    value = (state ^ (word + 0x9E3779B97F4A7C15 + ((state << 6) & 0xFFFFFFFFFFFFFFFF) + (state >> 2))) & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return value ^ (value >> 31)
+
+
+def spread(state: int) -> np.ndarray:
+    """Uniform numbers in (0, 1) for every id."""
+    with np.errstate(over="ignore"):
+        value = (IDS + np.uint64(state)) * GOLDEN
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((value >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+
+
+@dataclass
+class FakeRequest:
+    prompt: list[int]
+    new_tokens: int
+    score_from: int = -1
+    temperature: float = 0.0
+    seed: int = 0
+    stream: int = 0
+    use_cache: bool = True
+    number: int = 0
+    output: list[int] = field(default_factory=list)
+    scores: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    """(token, row) of prompt positions after score_from."""
+    rows: list[np.ndarray] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    computed: int = 0
+    cached: int = 0
+    done: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def known(self) -> list[int]:
+        return self.prompt + self.output
+
+    @property
+    def decoding(self) -> bool:
+        return bool(self.output) and self.computed == len(self.known) - 1
+
+
+class FakeEngine:
+    def __init__(self, defect: str = "", *, page: int = 16, chunk: int = 48, strength: int = 1) -> None:
+        self.defect, self.page, self.chunk, self.strength = defect, page, chunk, strength
+        self.memory: dict[int, int] = {}
+        """Page id -> hash of what was written into it so far."""
+        self.tree: dict[tuple[int, ...], int] = {}
+        """Tokens of a chain of full pages -> the last page's id."""
+        self.free: list[int] = []
+        self.next_page = 0
+        self.waiting: list[FakeRequest] = []
+        self.counters: dict[str, int] = {
+            name: 0 for name in ("steps", "chunked_prefills", "mixed_steps", "preemptions", "submitted", "finished")
+        }
+        self.widths: dict[int, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    # The outside
+
+    def submit(self, request: FakeRequest) -> None:
+        self.counters["submitted"] += 1
+        request.number = self.counters["submitted"]
+        self.waiting.append(request)
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._loop())
+
+    async def finished(self, request: FakeRequest) -> FakeRequest:
+        while not request.done:
+            await request.changed.wait()
+            request.changed.clear()
+        return request
+
+    def flush(self) -> bool:
+        if self.waiting:
+            return False
+        self.tree.clear()
+        self.free.clear()
+        self.memory.clear()
+        return True
+
+    # Steps
+
+    async def _loop(self) -> None:
+        while self.waiting:
+            for _ in range(12):  # arrivals and readers get their turn, as they do while a real step runs
+                await asyncio.sleep(0)
+            self._step()
+
+    def _step(self) -> None:
+        budget = self.chunk
+        plan: list[tuple[FakeRequest, int]] = []
+        for request in sorted(self.waiting, key=lambda one: not one.decoding):
+            count = min(budget, len(request.known) - request.computed) if request.pages or request.computed else 0
+            if not request.pages:
+                self._admit(request)
+                count = min(budget, len(request.known) - request.computed)
+            if count > 0:
+                plan.append((request, count))
+                budget -= count
+        decodes = sum(request.decoding for request, _ in plan)
+        self._count(plan, decodes)
+        ages = len({len(request.output) for request, _ in plan if request.decoding})
+        for slot, (request, count) in enumerate(plan):
+            self._run(request, count, slot, decodes, mixed=decodes < len(plan), ages=ages)
+        self.waiting = [request for request in self.waiting if not request.done]
+
+    def _count(self, plan: Sequence[tuple[FakeRequest, int]], decodes: int) -> None:
+        self.counters["steps"] += 1
+        self.counters["mixed_steps"] += 0 < decodes < len(plan)
+        self.counters["chunked_prefills"] += sum(
+            request.computed + count < len(request.known) for request, count in plan
+        )
+        if decodes:
+            self.widths[decodes] = self.widths.get(decodes, 0) + 1
+
+    def _admit(self, request: FakeRequest) -> None:
+        limit = len(request.prompt) - 1
+        if request.score_from >= 0:
+            limit = min(limit, request.score_from)
+        matched: list[int] = []
+        while (len(matched) + 1) * self.page <= limit:
+            key = tuple(request.prompt[: (len(matched) + 1) * self.page])
+            if key not in self.tree:
+                break
+            matched.append(self.tree[key])
+        if self.defect == "match_one_more" and matched and (len(matched) + 1) * self.page <= limit:
+            parent = tuple(request.prompt[: len(matched) * self.page])
+            wrong = [page for key, page in self.tree.items() if len(key) == len(parent) + self.page and key[: len(parent)] == parent]
+            matched += wrong[:1]
+        request.pages = matched
+        request.computed = request.cached = len(matched) * self.page
+        if self.defect == "cached_count" and matched:
+            request.cached += self.page
+
+    def _allocate(self) -> int:
+        if self.free:
+            page = self.free.pop(0)
+        else:
+            page, self.next_page = self.next_page, self.next_page + 1
+        self.memory[page] = 0
+        return page
+
+    def _run(self, request: FakeRequest, count: int, slot: int, decodes: int, *, mixed: bool, ages: int) -> None:
+        decoding = request.decoding
+        cut = request.computed > request.cached and not decoding
+        for offset, token in enumerate(request.known[request.computed : request.computed + count]):
+            position = request.computed + offset
+            if position % self.page == 0:
+                request.pages.append(self._allocate())
+            page = request.pages[position // self.page]
+            self.memory[page] = mix(self.memory[page], token + (VOCAB * 3 if decoding and self.defect == "decoded_page" else 0))
+            last = position == len(request.known) - 1
+            scored = 0 <= request.score_from <= position < len(request.prompt) - 1
+            if last or scored:
+                wrong = self._is_wrong(request, position, slot, decodes, decoding, mixed, ages, cut and offset == 0)
+                row = self._row(request, position, decoding, wrong)
+                if scored:
+                    request.scores.append((request.prompt[position + 1], row))
+                if last and request.new_tokens:
+                    request.rows.append(row)
+                    request.output.append(self._draw(request, row, position, slot))
+        request.computed += count
+        self._keep(request)
+        if len(request.output) == request.new_tokens and request.computed >= len(request.prompt):
+            request.done = True
+            self.counters["finished"] += 1
+            kept = set(self.tree.values())
+            self.free += [page for page in request.pages if page not in kept or self.defect == "stale_page"]
+        request.changed.set()
+
+    def _keep(self, request: FakeRequest) -> None:
+        for pages in range(request.cached // self.page, request.computed // self.page):
+            self.tree.setdefault(tuple(request.known[: (pages + 1) * self.page]), request.pages[pages])
+
+    # Numbers
+
+    def _row(self, request: FakeRequest, position: int, decoding: bool, wrong: bool) -> np.ndarray:
+        state = 17
+        for page in request.pages[: position // self.page + 1]:
+            state = mix(state, self.memory[page])
+        logits = (spread(state) * 9.0).astype(np.float32)
+        if wrong:
+            logits = logits + np.float32(2e-6) * spread(state ^ 5).astype(np.float32)
+        largest = logits.max()
+        if decoding and self.defect == "log_softmax":
+            odds = np.exp(logits - largest)
+            return np.log(odds / odds.sum())
+        return logits - (largest + np.log(np.exp(logits - largest).sum()))
+
+    def _is_wrong(
+        self, request: FakeRequest, position: int, slot: int, decodes: int, decoding: bool, mixed: bool, ages: int, cut: bool
+    ) -> bool:
+        if self.strength > 1 and mix(request.number, position) % self.strength:
+            return False
+        return {
+            "batch_size": decoding and decodes > 2,
+            "padding_row": decoding and decodes & (decodes - 1) != 0,
+            "slot": decoding and 0 < slot < decodes - 1,
+            "mixed_step": decoding and mixed,
+            "overlap": decoding and ages > 1,
+            "chunk_cut": cut,
+            "page_edge": not decoding and position == len(request.prompt) - 1 and (position + 1) % self.page == 0,
+            "every_fifth": request.number % 5 == 0,
+        }.get(self.defect, False)
+
+    def _draw(self, request: FakeRequest, row: np.ndarray, position: int, slot: int) -> int:
+        if request.temperature == 0:
+            return int(np.argmax(row))
+        seed = slot if self.defect == "seed_by_slot" else request.seed
+        noise = -np.log(-np.log(spread(mix(mix(mix(7, seed), request.stream), position))))
+        return int(np.argmax(row / np.float32(request.temperature) + noise))
