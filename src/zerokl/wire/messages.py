@@ -128,6 +128,7 @@ class Submit(Struct, frozen=True, array_like=True, gc=False):
     """Absent: none."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    """Kept for the API; fast tokenizers never put any."""
     stream_interval: U32 = 1
     """Records at token 1, then every k. 0: one record, at the end."""
     priority: int = 0

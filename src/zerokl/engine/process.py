@@ -1,0 +1,259 @@
+"""The engine as a process: sockets on one side, the loop on the other, and queues between them.
+
+    frontends ─▶ reading threads ─▶ inbox ─▶ loop: submit, abort, finish, step ─▶ outbox ─▶ text thread ─▶ frontends
+                 (intake: checks,               ▲                                               │
+                  seeds, defaults)              └──────────── a stop string ended it ───────────┘
+
+The loop runs on the main thread and never touches a socket or a tokenizer. The text thread never waits for a socket
+(`Connection.send` only queues) nor for the loop, so the loop may wait for it. Each request that was taken ends in
+exactly one record with `done`, unless its frontend is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from zerokl.engine.controls import Controls
+from zerokl.engine.intake import Intake
+from zerokl.engine.ledger import Entry, Ledger
+from zerokl.engine.loop import Engine
+from zerokl.errors import CallerError, InvalidRequest, NoRoom
+from zerokl.types import Finish, Progress, Request, RequestId
+from zerokl.wire.frames import Frame, WireError, encode
+from zerokl.wire.messages import Abort, Done, Heartbeat, Hello, Submit, ToEngine
+from zerokl.wire.records import Record, encode_step
+from zerokl.wire.server import Connection, WireServer
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+MAX_STEPS_BEHIND = 64
+"""How far the text may lag the loop before the loop waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that the scheduler did not take."""
+
+    request_id: RequestId
+    error: CallerError | NoRoom
+
+
+Outcome = Progress | Refusal
+
+
+class EngineProcess:
+    """Everything around one engine. `run` returns the exit status when the engine was told to end, or failed."""
+
+    def __init__(self, engine: Engine, intake: Intake, hello: Hello, path: str | Path) -> None:
+        self.engine = engine
+        self.intake = intake
+        self.ledger = Ledger()
+        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._outbox: queue.Queue[tuple[int, Sequence[Outcome]] | None] = queue.Queue(MAX_STEPS_BEHIND)
+        self._server = WireServer(path, lambda: hello, self._receive, self._lost)
+        self._controls = Controls(self)
+        self._text_thread = threading.Thread(target=self._write_texts, name="text", daemon=True)
+        self._step = 0
+        self._heartbeat_due = 0.0
+        self._drained_by = float("inf")
+        self._failure: BaseException | None = None
+
+    # ---- the loop, on the thread that calls `run`
+
+    def run(self) -> int:
+        """Serve until drained. 0: as told. 1: something of ours broke, and every open request was told so."""
+        self._server.start()
+        self._text_thread.start()
+        try:
+            while not (self.engine.draining and not self.engine.has_work):
+                self._turn()
+        except Exception as error:  # noqa: BLE001 - the last line of defence: say it everywhere, then end
+            self._fail(error)
+        self._outbox.put(None)
+        self._text_thread.join()
+        self._server.close()
+        return 0 if self._failure is None else 1
+
+    def _turn(self) -> None:
+        """What came in, then one step, then what is due."""
+        self._take_inbox()
+        if self.engine.has_work:
+            outcomes = self.engine.step()
+            self._step += 1
+            if outcomes:
+                self._outbox.put((self._step, outcomes))
+        now = time.monotonic()
+        self._controls.settle(now)
+        if now >= self._heartbeat_due:
+            self._heartbeat_due = now + HEARTBEAT_S
+            self._beat()
+        if now >= self._drained_by:
+            self._drained_by = float("inf")
+            self.abort_all(Finish("abort", None, "the server is shutting down", 503))
+        if self._failure is not None:
+            raise self._failure
+
+    def _take_inbox(self) -> None:
+        """Everything that waits; with nothing to do, wait for the first until a heartbeat is due."""
+        try:
+            if not self.engine.has_work:
+                self._inbox.get(timeout=max(0.0, self._next_due() - time.monotonic()))()
+            while True:
+                self._inbox.get_nowait()()
+        except queue.Empty:
+            pass
+
+    def _next_due(self) -> float:
+        return min(self._heartbeat_due, self._controls.next_due)
+
+    def _beat(self) -> None:
+        stats = self.engine.stats.scheduler
+        self._server.broadcast(encode(Heartbeat(self._step, stats.running, stats.queued, self.engine.draining)))
+
+    def _submit(self, request: Request) -> None:
+        try:
+            self.engine.submit(request)
+        except (InvalidRequest, NoRoom) as error:
+            self._outbox.put((self._step, [Refusal(request.request_id, error)]))
+
+    def abort_all(self, finish: Finish) -> int:
+        """End every open request; how many there were."""
+        requests = self.ledger.open_requests()
+        return sum(self.engine.abort(request_id, finish) for request_id in requests)
+
+    def drain(self, timeout_s: float) -> None:
+        """Take nothing more, finish what is here; after the timeout abort the rest."""
+        log.info("draining for at most %g s", timeout_s)
+        self.engine.drain()
+        self._drained_by = min(self._drained_by, time.monotonic() + timeout_s)
+
+    def _fail(self, error: Exception) -> None:
+        """The engine broke: its answers can't be trusted any more, so all end here."""
+        self._failure = error
+        log.critical("the engine failed and stops", exc_info=error)
+        refusal = EngineFailed("the engine failed; its log says why")
+        self._outbox.put((self._step, [Refusal(request_id, refusal) for request_id in self.ledger.open_requests()]))
+
+    # ---- from any thread
+
+    def call(self, what: Callable[[], object]) -> None:
+        """Run it on the loop's thread, between steps. Safe in a signal handler."""
+        self._inbox.put(what)
+
+    # ---- the connections' reading threads
+
+    def _receive(self, connection: Connection, frame: Frame[ToEngine]) -> None:
+        message = frame.message
+        if isinstance(message, Submit):
+            self._take(connection, message, frame.ints(message.prompt, "i").tolist())
+        elif isinstance(message, Abort):
+            self._abort(connection, message)
+        else:
+            self.call(partial(self._controls.take, connection, message))
+
+    def _take(self, connection: Connection, submit: Submit, prompt: list[int]) -> None:
+        try:
+            request, text = self.intake.take(submit, prompt)
+        except InvalidRequest as error:
+            connection.send(encode_step(0, [refusal_record(submit.rid, error)]))
+            return
+        self.ledger.add(request.request_id, Entry(connection, text))
+        self.call(partial(self._submit, request))
+
+    def _abort(self, connection: Connection, message: Abort) -> None:
+        request_id = self.ledger.find(connection, message.rid)
+        if request_id is not None:
+            self.call(partial(self.engine.abort, request_id, Finish("abort", None, message.message)))
+
+    def _lost(self, connection: Connection) -> None:
+        requests = self.ledger.requests_of(connection)
+        log.info("connection %d is gone with %d open requests", connection.number, len(requests))
+        for request_id in requests:
+            self.call(partial(self.engine.abort, request_id))
+
+    # ---- the text thread
+
+    def _write_texts(self) -> None:
+        """Until None. A failure here is the engine's; the queue is still emptied, so that the loop can't hang."""
+        while (work := self._outbox.get()) is not None:
+            try:
+                self._write_step(*work)
+            except Exception as error:  # noqa: BLE001 - handed to the loop, which ends
+                if self._failure is None:
+                    self._failure = error
+                    self.call(lambda: None)
+
+    def _write_step(self, step: int, outcomes: Sequence[Outcome]) -> None:
+        records: dict[Connection, list[Record]] = {}
+        for outcome in outcomes:
+            entry = self.ledger.get(outcome.request_id)
+            if entry is None:
+                continue
+            record = self._record(entry, outcome)
+            if record is not None:
+                records.setdefault(entry.connection, []).append(record)
+                if record.done is not None:
+                    self.ledger.remove(outcome.request_id)
+        for connection, of_connection in records.items():
+            send_step(connection, step, of_connection)
+
+    def _record(self, entry: Entry, outcome: Outcome) -> Record | None:
+        if isinstance(outcome, Refusal):
+            return refusal_record(entry.text.rid, outcome.error, entry.text.num_tokens)
+        record = entry.text.advance(outcome)
+        if entry.text.stopped is not None and outcome.finish is None:
+            self.call(partial(self.engine.finish, outcome.request_id, entry.text.stopped))
+        return record
+
+
+class EngineFailed(NoRoom):
+    """What open requests hear when the engine breaks."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="engine_failed", status=500)
+
+
+def refusal_record(rid: int, error: CallerError | NoRoom, num_tokens: int = 0) -> Record:
+    """The last record of a request that did not run, or not to its end."""
+    status, code, param = 400, None, None
+    if isinstance(error, InvalidRequest):
+        status, code, param = error.status, error.code, error.param
+    elif isinstance(error, NoRoom):
+        status, code = error.status, error.code
+    return Record(rid, done=Done(0, "abort", num_tokens, None, None, str(error), status, code, param))
+
+
+def send_step(connection: Connection, step: int, records: Sequence[Record]) -> None:
+    """As one frame; one each if that is longer than a frame may be; refused if one alone is."""
+    try:
+        connection.send(encode_step(step, records))
+    except WireError as error:
+        if len(records) > 1:
+            for record in records:
+                send_step(connection, step, [record])
+        else:
+            too_long = InvalidRequest(f"the answer is too long: {error}", status=413)
+            connection.send(encode_step(step, [refusal_record(records[0].rid, too_long)]))
+
+
+def serve_signals(process: EngineProcess, drain_s: float) -> None:
+    """SIGTERM drains; SIGINT (Ctrl-C) aborts what is open and ends."""
+
+    def drain(number: int, frame: FrameType | None) -> None:
+        process.call(partial(process.drain, drain_s))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        process.call(partial(process.drain, 0.0))
+
+    signal.signal(signal.SIGTERM, drain)
+    signal.signal(signal.SIGINT, stop)
