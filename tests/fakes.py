@@ -2,12 +2,13 @@
 
 `FakeRunner` really keeps something in every slot of every page: the hash of what was attended to when it was written.
 Reading goes through the segment's page table, as attention does, so a stale page, a match off by one, a slot never
-filled or a wrong position changes every later token and logprob. `answer_alone` computes the same with no pages, no
-batch and no scheduler: the oracle.
+filled or a wrong position changes every later token and logprob. `crowd.answer_alone` computes the same with no pages,
+no batch and no scheduler.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import deque
 from collections.abc import Sequence
@@ -15,12 +16,9 @@ from dataclasses import dataclass, field
 
 from zerokl.types import (
     PENDING_TOKEN,
-    Finish,
     Logprobs,
     LogprobSpec,
     Pending,
-    Progress,
-    Request,
     RequestId,
     SamplingParams,
     Segment,
@@ -33,12 +31,12 @@ VOCABULARY = 13
 """Small, so that stop tokens come up and different histories often draw the same token."""
 
 _MASK = 2**64 - 1
-_EMPTY = 0x9E3779B97F4A7C15
+EMPTY = 0x9E3779B97F4A7C15
 
 
 def mix(*values: int) -> int:
     """A 64-bit hash of integers, the same in every process."""
-    state = _EMPTY
+    state = EMPTY
     for value in values:
         state = ((state ^ (value & _MASK)) * 0xBF58476D1CE4E5B9) & _MASK
         state ^= state >> 29
@@ -89,7 +87,9 @@ def draw(
     mask: bytes | None,
 ) -> int:
     """The next token: greedy at temperature 0, else from (seed, stream, position); penalties see the history."""
+    banned = {token for token, bias in sampling.logit_bias if bias == -math.inf}
     allowed = [token for token in range(VOCABULARY) if mask is None or mask[token // 8] >> token % 8 & 1]
+    allowed = [token for token in allowed if token not in banned]
     noise = mix(sampling.seed, sampling.stream, position) if sampling.temperature else 0
     past = mix(*history[0], -7, *history[1]) if history else 0
     return max(allowed, key=lambda token: (mix(context, noise, past, token), -token))
@@ -139,7 +139,7 @@ class FakeRunner:
 
     def _write(self, segment: Segment, tokens: Sequence[int]) -> list[int]:
         """Stores the segment's keys and gives the context after each of its rows."""
-        context = _EMPTY
+        context = EMPTY
         for position in range(segment.start):
             context = attend(context, self.slots[self._slot(segment, position)])
         rows = []
@@ -200,51 +200,3 @@ def check_plan(plan: StepPlan, page_size: int, num_pages: int) -> None:
         pages = set(segment.pages[segment.start // page_size : -(-end // page_size)])
         assert not pages & written, "two requests write to one page in one step"
         written |= pages
-
-
-# The oracle, and what a client would have seen
-
-
-@dataclass
-class Answer:
-    """Everything that one request was told."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: Logprobs = field(default_factory=Logprobs)
-    scores: Logprobs = field(default_factory=Logprobs)
-    finish: Finish | None = None
-    cached_tokens: int = field(default=0, compare=False)
-
-    def take(self, progress: Progress) -> None:
-        assert self.finish is None, f"told something after the end: {progress}"
-        if progress.token is not None:
-            self.tokens.append(progress.token)
-        self.logprobs = self.logprobs.joined(progress.logprobs or Logprobs())
-        self.scores = self.scores.joined(progress.scores or Logprobs())
-        self.cached_tokens = progress.cached_tokens
-        self.finish = progress.finish
-
-
-def answer_alone(request: Request, context_length: int, mask=None) -> Answer:
-    """What `request` must be told, computed with no cache, no batch and no scheduler."""
-    tokens, contexts, context = list(request.prompt), [], _EMPTY
-    for position, token in enumerate(tokens):
-        context = attend(context, key_of(context, token, position))
-        contexts.append(context)
-    answer = Answer()
-    if request.logprobs and 0 <= request.logprob_start < len(tokens) - 1:
-        first = request.logprob_start
-        answer.scores = logprobs_of(contexts[first:-1], tokens[first + 1 :], request.logprobs)
-    limit = min(request.max_new_tokens, context_length - len(tokens))
-    while answer.finish is None and len(answer.tokens) < limit:
-        history = (request.prompt, answer.tokens) if request.sampling.needs_history else None
-        token = draw(context, len(tokens), request.sampling, history, mask and mask(answer.tokens))
-        if request.logprobs:
-            answer.logprobs = answer.logprobs.joined(logprobs_of([context], [token], request.logprobs))
-        answer.tokens.append(token)
-        context = attend(context, key_of(context, token, len(tokens)))
-        tokens.append(token)
-        if token in request.stop_token_ids and len(answer.tokens) > request.min_new_tokens:
-            answer.finish = Finish("stop", matched=token)
-    answer.finish = answer.finish or Finish("length")
-    return answer

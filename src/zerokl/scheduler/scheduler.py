@@ -55,6 +55,8 @@ class Scheduler:
         self._departing: list[RequestState] = []
         """Neither waiting nor running: their pages come back with the commit of a step in flight."""
         self._in_flight: deque[tuple[int, list[Planned]]] = deque()
+        self._refused: tuple[RequestState, int] | None = None
+        """The last request that found no room, and the pages there were: it looks again when there are more."""
         self._notices: list[Progress] = []
         self._arrivals = 0
         self._counters = Counters()
@@ -184,8 +186,13 @@ class Scheduler:
 
     def _admit(self, state: RequestState) -> bool:
         """Moves the head of the queue to the running, if there is a place and room for its tokens."""
+        if len(self._running) >= self.limits.max_running_requests:
+            return False
+        if self._refused and self._refused[0] is state and self.cache.room <= self._refused[1]:
+            return False
         first_time = state.cached_tokens is None
-        if len(self._running) >= self.limits.max_running_requests or not state.admit(self.cache):
+        if not state.admit(self.cache):
+            self._refused = state, self.cache.room
             return False
         self._waiting.remove(state)
         insort(self._running, state, key=_order)

@@ -10,12 +10,13 @@ the case in which one token is left, and so is resuming after a preemption: ther
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zerokl.cache import Cache, Lease
 from zerokl.errors import EngineError
-from zerokl.types import PENDING_TOKEN, Finish, Logprobs, Progress, Request, Segment, SegmentResult
+from zerokl.types import PENDING_TOKEN, Finish, Logprobs, Progress, Request, SamplingParams, Segment, SegmentResult
 
 MaskSource = Callable[[Sequence[int]], bytes | None]
 """A grammar: the output ids so far -> which ids may come next (see `Segment.mask`), None: all."""
@@ -118,7 +119,7 @@ class RequestState:
             pages=self.lease.pages,
             targets=targets,
             score_start=score_start,
-            sample=self.request.sampling if draws else None,
+            sample=self._sampling() if draws else None,
             logprobs=self.request.logprobs if draws or targets else None,
             history=self._history() if draws else None,
             mask=self.mask_source(self._outputs()) if draws and self.mask_source else None,
@@ -171,6 +172,14 @@ class RequestState:
         if first >= last:
             return 0, ()
         return first - start, self.tokens[first + 1 : last + 1]
+
+    def _sampling(self) -> SamplingParams:
+        """The request's own, without the stop ids while too few tokens are drawn to stop (a grammar knows better)."""
+        sampling, stops = self.request.sampling, self.request.stop_token_ids
+        if self.num_outputs + self.pending >= self.request.min_new_tokens or not stops or self.mask_source:
+            return sampling
+        banned = tuple((token, -math.inf) for token in sorted(stops))
+        return replace(sampling, logit_bias=sampling.logit_bias + banned)
 
     def _history(self) -> tuple[Sequence[int], Sequence[int]] | None:
         return (self.request.prompt, self._outputs()) if self.request.sampling.needs_history else None
