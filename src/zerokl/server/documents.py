@@ -1,0 +1,85 @@
+"""The API as an OpenAPI document, made from the route and field tables, and FastAPI's page around it.
+
+FastAPI is imported when somebody asks for the page: answering requests doesn't need it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zerokl
+from zerokl.server.exchange import Exchange
+from zerokl.server.fields import Field, table
+from zerokl.server.service import Service
+
+HTML = "text/html; charset=utf-8"
+
+_JSON_TYPES: dict[str, list[dict[str, Any]]] = {
+    "bool": [{"type": "boolean"}],
+    "int": [{"type": "integer"}],
+    "float": [{"type": "number"}],
+    "str": [{"type": "string"}],
+    "text_or_list": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "stops": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "text_or_object": [{"type": "string"}, {"type": "object"}],
+    "object": [{"type": "object"}],
+    "object_or_list": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}],
+    "list": [{"type": "array", "items": {}}],
+    "ids": [{"type": "array", "items": {"type": "integer"}}],
+    "ids_or_list": [{"type": "array", "items": {}}],
+    "prompt": [{"type": "string"}, {"type": "array", "items": {}}],
+    "id_numbers": [{"type": "object", "additionalProperties": {"type": "number"}}],
+    "unset": [{}],
+    "null": [{"type": "null"}],
+}
+
+
+async def openapi(service: Service, exchange: Exchange) -> None:
+    await exchange.answer_json(document())
+
+
+async def docs(service: Service, exchange: Exchange) -> None:
+    from fastapi.openapi.docs import get_swagger_ui_html
+
+    page = get_swagger_ui_html(openapi_url="/openapi.json", title="zerokl")
+    await exchange.answer(200, bytes(page.body), HTML)
+
+
+def document() -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    from zerokl.server.routes import ROUTES
+
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": {"description": "OK"}}}
+        if route.fields:
+            operation["requestBody"] = {"content": {"application/json": {"schema": schema(route.fields)}}}
+        if "{id}" in route.path:
+            operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+        paths[route.path] = {method.lower(): operation for method in route.methods}
+    return {"openapi": "3.1.0", "info": {"title": "zerokl", "version": zerokl.__version__}, "paths": paths}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """One table of fields as JSON schema."""
+    fields = table(name)
+    required = [field.name for field in fields if field.required]
+    return {
+        "type": "object",
+        "properties": {field.name: _property(field) for field in fields},
+        **({"required": required} if required else {}),
+    }
+
+
+def _property(field: Field) -> dict[str, Any]:
+    kinds = [dict(kind) for kind in _JSON_TYPES[field.type]]
+    if field.fields:
+        kinds = [schema(field.fields), *kinds[1:]]
+    for kind in kinds:
+        if kind.get("type") in ("integer", "number"):
+            bounds = {"minimum": field.min, "maximum": field.max, "exclusiveMinimum": field.above}
+            kind.update({key: value for key, value in bounds.items() if value is not None})
+    if field.per_prompt:
+        kinds.append({"type": "array", "items": dict(kinds[0])})
+    shape = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return {**shape, "description": field.help, "default": field.default}

@@ -1,0 +1,221 @@
+"""From request bytes to checked values: JSON, depth, then the field table. One validator, written by hand.
+
+Libraries differ in what they coerce ("2", true, 1.0) and in their words; this file and `fields.json` are the rule:
+an integer is a JSON integer or a number without fraction, a float any number, a bool only true or false; null means
+"not given". The first bad field in table order is the one reported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from zerokl.errors import InvalidRequest
+from zerokl.server.fields import Field, message, nearest, shown, table
+
+MAX_DEPTH = 100
+"""Checked before the parsers' own limits, which differ (128 in serde_json, 1024 in orjson)."""
+
+Values = dict[str, Any]
+
+
+def parse_object(body: bytes) -> Values:
+    """The body as one JSON object, whatever its content type. Raises InvalidRequest."""
+    if _depth(body) > MAX_DEPTH:
+        raise InvalidRequest(message("too_deep", limit=MAX_DEPTH))
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise InvalidRequest(message("not_json")) from None
+    if not isinstance(document, dict):
+        raise InvalidRequest(message("not_object", value=shown(document)))
+    return document
+
+
+def check(table_name: str, body: Values, prefix: str = "", strict: bool = False) -> Values:
+    """Each field of the table with its checked value or default. `strict`: a key outside the table is an error."""
+    if strict:
+        _refuse_unknown(table_name, body, prefix)
+    return {field.name: _checked(field, body, prefix) for field in table(table_name)}
+
+
+def check_sampling(body: Any, prefix: str) -> Values:
+    """One `sampling_params` object; unlike bodies, it takes no unknown key."""
+    return check("sampling_params", body, prefix + ".", strict=True)
+
+
+def bad_value(name: str, expected: str, value: Any) -> InvalidRequest:
+    return InvalidRequest(message("bad_value", name=name, expected=expected, value=shown(value)), param=name)
+
+
+def _refuse_unknown(table_name: str, body: Values, prefix: str) -> None:
+    known = [field.name for field in table(table_name)]
+    for key in body:
+        if key not in known:
+            name, close = prefix.rstrip("."), nearest(key, known)
+            text = (
+                message("unknown_key_nearest", key=shown(key), name=name, nearest=shown(close))
+                if close
+                else message("unknown_key", key=shown(key), name=name)
+            )
+            raise InvalidRequest(text, param=prefix + key)
+
+
+def _checked(field: Field, body: Values, prefix: str) -> Any:
+    name = prefix + field.name
+    value = body.get(field.name)
+    if value is None:
+        if field.null_is_given and field.name in body:
+            return None
+        if field.required:
+            raise bad_value(name, field.expected, None)
+        return field.default
+    if field.per_prompt and isinstance(value, list):
+        return [_one(field, item, f"{name}[{i}]") for i, item in enumerate(value)]
+    return _one(field, value, name)
+
+
+def _one(field: Field, value: Any, name: str) -> Any:
+    if field.fields and field.type == "object" and isinstance(value, dict):
+        return check(field.fields, value, name + ".")
+    good, converted = _TYPES[field.type](field, value)
+    if not good:
+        key = "unset_only" if field.type in ("unset", "null") else "bad_value"
+        text = message(key, name=name, expected=field.expected, value=shown(value))
+        raise InvalidRequest(text, param=name, code="unsupported_value" if key == "unset_only" else None)
+    return converted
+
+
+Verdict = tuple[bool, Any]
+
+
+def _bool(field: Field, value: Any) -> Verdict:
+    return type(value) is bool, value
+
+
+def _int(field: Field, value: Any) -> Verdict:
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    return type(value) is int and _in_range(field, value) and value != field.excluded, value
+
+
+def _float(field: Field, value: Any) -> Verdict:
+    return type(value) in (int, float) and _in_range(field, value), float(value) if _is_number(value) else value
+
+
+def _str(field: Field, value: Any) -> Verdict:
+    return isinstance(value, str) and (not field.choices or value in field.choices), value
+
+
+def _text_or_list(field: Field, value: Any) -> Verdict:
+    return isinstance(value, str) or _all(value, str), value
+
+
+def _text_or_object(field: Field, value: Any) -> Verdict:
+    return isinstance(value, str | dict), value
+
+
+def _object(field: Field, value: Any) -> Verdict:
+    return isinstance(value, dict), value
+
+
+def _object_or_list(field: Field, value: Any) -> Verdict:
+    return isinstance(value, dict) or _all(value, dict), value
+
+
+def _list(field: Field, value: Any) -> Verdict:
+    return isinstance(value, list) and bool(value), value
+
+
+def _ids(field: Field, value: Any) -> Verdict:
+    """Only the form; each id is checked against the vocabulary, with its position, in `prompts.check_ids`."""
+    return isinstance(value, list), value
+
+
+def _ids_or_list(field: Field, value: Any) -> Verdict:
+    return isinstance(value, list) and (not any(isinstance(v, list) for v in value) or _all(value, list)), value
+
+
+def _prompt(field: Field, value: Any) -> Verdict:
+    return isinstance(value, str) or (_ids_or_list(field, value)[0] and _one_kind(value)), value
+
+
+def _stops(field: Field, value: Any) -> Verdict:
+    stops = [value] if isinstance(value, str) else value
+    good = _all(stops, str) and all(stops) and (field.max_items is None or len(stops) <= field.max_items)
+    return good, stops
+
+
+def _id_numbers(field: Field, value: Any) -> Verdict:
+    """{"17": -2.5} as ((17, -2.5), ...) in id order. The ids' range is checked against the vocabulary later."""
+    if not isinstance(value, dict):
+        return False, value
+    good = all(_DIGITS.fullmatch(k) and _is_number(v) and _in_range(field, v) for k, v in value.items())
+    return good, tuple(sorted((int(k), float(v)) for k, v in value.items())) if good else value
+
+
+def _unset(field: Field, value: Any) -> Verdict:
+    return value is False or (_is_number(value) and value == 0), None
+
+
+def _null(field: Field, value: Any) -> Verdict:
+    return False, value
+
+
+_TYPES: dict[str, Callable[[Field, Any], Verdict]] = {
+    "bool": _bool,
+    "int": _int,
+    "float": _float,
+    "str": _str,
+    "text_or_list": _text_or_list,
+    "text_or_object": _text_or_object,
+    "object": _object,
+    "object_or_list": _object_or_list,
+    "list": _list,
+    "ids": _ids,
+    "ids_or_list": _ids_or_list,
+    "prompt": _prompt,
+    "stops": _stops,
+    "id_numbers": _id_numbers,
+    "unset": _unset,
+    "null": _null,
+}
+
+_DIGITS = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _in_range(field: Field, value: float) -> bool:
+    return (
+        (field.min is None or value >= field.min)
+        and (field.max is None or value <= field.max)
+        and (field.above is None or value > field.above)
+    )
+
+
+def _all(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
+def _one_kind(values: list[Any]) -> bool:
+    return len({isinstance(v, str) for v in values}) <= 1
+
+
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_BRACKETS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+
+
+def _depth(body: bytes) -> int:
+    """The deepest nesting of brackets outside strings; a body with few brackets is not scanned, it can't be deep."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return 0
+    steps = memoryview(_STRINGS.sub(b"", body).translate(_BRACKETS, _NOT_BRACKETS)).cast("b")
+    return max(itertools.accumulate(steps), default=0)
