@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -26,3 +32,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def exclusive(name: str) -> Iterator[None]:
+    """Hold the cache's lock of this name; another process (or thread) that wants it waits. Freed even by a crash."""
+    path = cache_folder() / "locks" / f"{name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("waiting for another process that fetches the same files")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
