@@ -1,6 +1,6 @@
 """A stand-in for an engine: its logits are a hash of the tokens *as read back from its page memory*, in real batches.
 
-It has pages, a prefix tree, chunked prefill, continuous batching and counters, so the checker's questions about hits, widths
+It has pages, a prefix tree, chunked prefill, continuous batching and counters, so questions about hits, widths
 and cuts have true answers. One planted `defect` at a time makes it wrong in the way that real engines are.
 """
 
@@ -41,7 +41,9 @@ DEFECTS = {
 
 def mix(state: int, word: int) -> int:
     """One step of a 64-bit hash."""
-    value = (state ^ (word + 0x9E3779B97F4A7C15 + ((state << 6) & 0xFFFFFFFFFFFFFFFF) + (state >> 2))) & 0xFFFFFFFFFFFFFFFF
+    value = (
+        state ^ (word + 0x9E3779B97F4A7C15 + ((state << 6) & 0xFFFFFFFFFFFFFFFF) + (state >> 2))
+    ) & 0xFFFFFFFFFFFFFFFF
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return value ^ (value >> 31)
@@ -95,9 +97,8 @@ class FakeEngine:
         self.free: list[int] = []
         self.next_page = 0
         self.waiting: list[FakeRequest] = []
-        self.counters: dict[str, int] = {
-            name: 0 for name in ("steps", "chunked_prefills", "mixed_steps", "preemptions", "submitted", "finished")
-        }
+        names = "steps chunked_prefills mixed_steps preemptions submitted finished"
+        self.counters = dict.fromkeys(names.split(), 0)
         self.widths: dict[int, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -171,7 +172,11 @@ class FakeEngine:
             matched.append(self.tree[key])
         if self.defect == "match_one_more" and matched and (len(matched) + 1) * self.page <= limit:
             parent = tuple(request.prompt[: len(matched) * self.page])
-            wrong = [page for key, page in self.tree.items() if len(key) == len(parent) + self.page and key[: len(parent)] == parent]
+            wrong = [
+                page
+                for key, page in self.tree.items()
+                if len(key) == len(parent) + self.page and key[: len(parent)] == parent
+            ]
             matched += wrong[:1]
         request.pages = matched
         request.computed = request.cached = len(matched) * self.page
@@ -194,7 +199,9 @@ class FakeEngine:
             if position % self.page == 0:
                 request.pages.append(self._allocate())
             page = request.pages[position // self.page]
-            self.memory[page] = mix(self.memory[page], token + (VOCAB * 3 if decoding and self.defect == "decoded_page" else 0))
+            self.memory[page] = mix(
+                self.memory[page], token + (VOCAB * 3 if decoding and self.defect == "decoded_page" else 0)
+            )
             last = position == len(request.known) - 1
             scored = 0 <= request.score_from <= position < len(request.prompt) - 1
             if last or scored:
@@ -234,7 +241,15 @@ class FakeEngine:
         return logits - (largest + np.log(np.exp(logits - largest).sum()))
 
     def _is_wrong(
-        self, request: FakeRequest, position: int, slot: int, decodes: int, decoding: bool, mixed: bool, ages: int, cut: bool
+        self,
+        request: FakeRequest,
+        position: int,
+        slot: int,
+        decodes: int,
+        decoding: bool,
+        mixed: bool,
+        ages: int,
+        cut: bool,
     ) -> bool:
         if self.strength > 1 and mix(request.number, position) % self.strength:
             return False

@@ -173,7 +173,10 @@ class FakeServer:
             "token_logprobs": [None, *(self._echoed(row[token]) for token, row in zip(tokens[1:], rows, strict=True))],
             "top_logprobs": [
                 None,
-                *({f"token_id:{i}": self._echoed(row[i]) for i in np.argsort(-row, kind="stable")[:top]} for row in rows),
+                *(
+                    {f"token_id:{i}": self._echoed(row[i]) for i in np.argsort(-row, kind="stable")[:top]}
+                    for row in rows
+                ),
             ],
         }
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(request.output)}
@@ -232,10 +235,12 @@ class InProcess(httpx.AsyncBaseTransport):
         async def receive() -> Any:
             return {"type": "http.request", "body": content, "more_body": False}
 
+        scope = {"type": "http", "path": request.url.path, "method": request.method}
+
         async def run() -> None:
             try:
-                await self._app({"type": "http", "path": request.url.path, "method": request.method}, receive, parts.put)
-            except Exception as error:
+                await self._app(scope, receive, parts.put)
+            except httpx.TransportError as error:
                 await parts.put(error)
 
         task = asyncio.ensure_future(run())

@@ -29,7 +29,7 @@ def is_float32(value: float) -> bool:
 
 
 def ulps(left: int, right: int) -> int:
-    """How many float32 lie between two bit patterns; 0 if equal, and 0 between +0 and -0 counts as 0."""
+    """How many float32 lie between two bit patterns; 0 if equal (and between +0 and -0)."""
     return abs(_ordered(left) - _ordered(right))
 
 

@@ -18,6 +18,9 @@ SHOWN_DIFFERENCES = 40
 def headline(report: Report) -> str:
     """The verdict in one line."""
     counted = f"{report.differing:,} of {report.values:,} values differ"
+    for result in report.results:
+        if result.case.looks_back and result.tally.differing:
+            counted += f"; {result.tally.differing:,} of {result.tally.values:,} numbers fail {result.case.name}"
     missing = [result.case.name for result in report.results if result.status == "could not run"]
     return f"{counted}; could not run: {', '.join(missing)}" if missing else counted
 

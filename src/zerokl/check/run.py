@@ -50,7 +50,7 @@ class Report:
 
     @property
     def differing(self) -> int:
-        return sum(result.tally.differing for result in self.results)
+        return sum(result.tally.differing for result in self.results if not result.case.looks_back)
 
     @property
     def status(self) -> Status:

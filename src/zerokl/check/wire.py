@@ -14,6 +14,9 @@ import orjson
 
 from zerokl.check.outcome import BudgetSpent, CouldNotRun, ServerGone
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 16.0
+"""After a 429; the pause doubles each time, and retry-after can make it longer."""
+
 Json = Any
 """Whatever orjson returns; adapters check the shape."""
 
@@ -115,13 +118,17 @@ class Wire:
         raise CouldNotRun(f"{path}: the stream ended without [DONE]")
 
     async def _send(self, method: str, path: str, body: Json, query: Mapping[str, object]) -> httpx.Response:
-        pause = 0.25
+        pause = FIRST_PAUSE_S
         while True:
             self.budget.spend()
             response = await self._request(method, path, body, query)
             if response.status_code == httpx.codes.OK:
                 return response
-            if response.status_code != httpx.codes.TOO_MANY_REQUESTS or pause > 16 or self.budget.seconds_left < pause:
+            if (
+                response.status_code != httpx.codes.TOO_MANY_REQUESTS
+                or pause > LONGEST_PAUSE_S
+                or self.budget.seconds_left < pause
+            ):
                 raise CouldNotRun(_refusal(response, path))
             self.retries += 1
             await asyncio.sleep(max(pause, _retry_after(response)))

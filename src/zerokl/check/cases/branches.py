@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from zerokl.check.answers import Ask
+from collections.abc import Sequence
+
+from zerokl.check.answers import Answer, Ask
 from zerokl.check.cases.base import Case, Cost
 from zerokl.check.lab import Lab
 from zerokl.check.targets.base import Can
@@ -16,16 +18,24 @@ async def branches(lab: Lab) -> None:
     for asks in families:
         for ask in asks:
             await lab.reference(ask)
+    interleaved = [ask.unscored() for pair in zip(*families, strict=True) for ask in pair]
+    await _seed(lab)
+    _expect_hits(lab, await lab.together(interleaved, "branches interleaved, in one request"))
+    await _seed(lab)
+    one_by_one = [await lab.alone(ask, "branches interleaved, one after the other") for ask in interleaved]
+    _expect_hits(lab, one_by_one)
+    _expect_hits(lab, await lab.apart(interleaved[::-1], "branches again, on connections of their own"))
+
+
+async def _seed(lab: Lab) -> None:
     await lab.flush()
     for number in range(FAMILIES):
         await lab.alone(lab.greedy(_prefix(lab, number), 0).prefill_only(), "prefill of the prefix")
-    interleaved = [ask.unscored() for pair in zip(*families, strict=True) for ask in pair]
-    for how, groups in (
-        ("branches interleaved, one request", await lab.together(interleaved, "branches interleaved, in one request")),
-        ("branches again, apart", await lab.apart(interleaved[::-1], "branches again, on connections of their own")),
-    ):
-        cached = [group[0].cached_tokens or 0 for group in groups]
-        lab.happened(min(cached) >= 2 * lab.page, f"{how}: all on the cached prefix", f"{how}: cached tokens {cached}")
+
+
+def _expect_hits(lab: Lab, groups: Sequence[Sequence[Answer]]) -> None:
+    cached = [group[0].cached_tokens or 0 for group in groups]
+    lab.happened(min(cached) >= 2 * lab.page, "every branch on its cached prefix", f"cached tokens {cached}")
 
 
 def _prefix(lab: Lab, number: int) -> tuple[int, ...]:
@@ -33,8 +43,8 @@ def _prefix(lab: Lab, number: int) -> tuple[int, ...]:
 
 
 def _family(lab: Lab, number: int) -> list[Ask]:
-    """Suffixes of a few ids, to the page boundary, and over it."""
-    lengths = [2, lab.page - 3, lab.page + 2][: 3 if lab.sizes.thorough else 2]
+    """Suffixes that fill a page of their own next to their sibling's, and one of a few ids."""
+    lengths = [lab.page + 2, lab.page + 5, 2][: 3 if lab.sizes.thorough else 2]
     suffixes = [lab.prompts.prompt(length, 510 + 10 * number + length, "random") for length in lengths]
     return [lab.greedy((*_prefix(lab, number), *suffix), lab.sizes.new_tokens // 2) for suffix in suffixes]
 
@@ -44,9 +54,8 @@ def _cost(lab: Lab) -> Cost:
     whole = sum(len(ask.ids) for ask in asks)
     suffixes = whole - 2 * lab.page * len(asks)
     new = len(asks) * lab.sizes.new_tokens // 2
-    return Cost(
-        prefill=whole + FAMILIES * 2 * lab.page + 1.3 * suffixes, alone=new, crowd=2 * new, answers=3 * len(asks)
-    )
+    prefill = whole + 2 * FAMILIES * 2 * lab.page + 2.3 * suffixes
+    return Cost(prefill, alone=2 * new, crowd=2 * new, answers=4 * len(asks))
 
 
 CASE = Case("branches", "branches of a shared prefix, interleaved", NEEDS, branches, _cost)

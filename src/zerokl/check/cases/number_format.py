@@ -23,7 +23,7 @@ async def number_format(lab: Lab) -> None:
 
 CASE = Case(
     "number-format",
-    "numbers are whole float32",
+    "every number a whole float32",
     frozenset({Can.WIDE_FLOATS}),
     number_format,
     lambda lab: Cost(),

@@ -1,0 +1,35 @@
+"""Runs of the checker against the fake server, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from tests.check.fake_engine import FakeEngine
+from tests.check.fake_server import FakeServer, InProcess
+from zerokl.check.cli import Options, run_check
+from zerokl.check.run import Report
+
+RunCheck = Callable[..., Report]
+
+
+@pytest.fixture
+def run_fake() -> RunCheck:
+    """run_fake(defect, *cases, trouble=..., **options) -> the report on a fake server with that defect planted."""
+
+    def run(
+        defect: str = "",
+        *cases: str,
+        trouble: Callable[[str, int], str] = lambda path, count: "",
+        engine: FakeEngine | None = None,
+        **options: object,
+    ) -> Report:
+        app = FakeServer(engine or FakeEngine(defect), trouble)
+        chosen = Options("http://fake", cases=cases, **options)  # type: ignore[arg-type]
+        return asyncio.run(run_check(chosen, Console(file=io.StringIO()), InProcess(app)))
+
+    return run

@@ -1,0 +1,133 @@
+"""A server that fails, stops, lies or truncates never gets a pass; the reason is said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.check.conftest import RunCheck
+from tests.check.fake_engine import FakeEngine
+from zerokl.check import wire
+from zerokl.check.outcome import CouldNotRun, Status
+
+PROBES = 8
+"""HTTP requests before the first case starts: facts, tokenizer, rates."""
+
+
+def from_request(number: int, trouble: str, path: str = "/generate") -> Callable[[str, int], str]:
+    return lambda asked, count: trouble if count >= number and (asked == path or trouble == "dead") else ""
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        ("500", "answered 500: told to answer 500"),
+        ("html", "not valid JSON"),
+        ("nan", "not valid JSON"),
+        ("null", "None is not a logprob"),
+        ("truncated", "completion_tokens says 32, but 31 came"),
+        ("dead", "does not answer"),
+    ],
+)
+def test_trouble_makes_the_case_could_not_run_and_says_why(run_fake: RunCheck, trouble: str, words: str) -> None:
+    report = run_fake("", "repeats", trouble=from_request(PROBES + 2, trouble))
+    (result,) = report.results
+    assert result.status is Status.COULD_NOT_RUN
+    assert words in result.reason
+    assert report.exit_code == 2
+
+
+def test_dead_server_stops_every_later_case(run_fake: RunCheck) -> None:
+    def dies(path: str, count: int) -> str:
+        return "dead" if count > 40 else ""
+
+    report = run_fake(trouble=dies)
+    assert report.exit_code == 2
+    assert {result.status for result in report.results[3:]} == {Status.COULD_NOT_RUN}
+    assert all("does not answer" in result.reason for result in report.results[3:])
+    assert report.requests < 60
+
+
+def test_server_that_was_never_there_is_one_clear_error(run_fake: RunCheck) -> None:
+    with pytest.raises(CouldNotRun, match="http://fake does not answer"):
+        run_fake(trouble=lambda path, count: "dead")
+
+
+def test_429_is_retried_until_there_is_room(run_fake: RunCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "FIRST_PAUSE_S", 0.001)
+    report = run_fake("", "repeats", trouble=lambda path, count: "429" if count in (12, 13, 16) else "")
+    assert report.exit_code == 0
+    assert report.retries == 3
+
+
+def test_429_without_end_could_not_run(run_fake: RunCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(wire, "LONGEST_PAUSE_S", 0.01)
+    report = run_fake("", "repeats", trouble=from_request(PROBES + 2, "429"))
+    assert report.results[0].reason.startswith("/generate answered 429")
+
+
+def test_spent_budget_leaves_later_cases_could_not_run(run_fake: RunCheck) -> None:
+    report = run_fake(max_requests=60)
+    assert report.requests == 60
+    assert report.exit_code == 2
+    assert report.results[-2].reason == "the budget of 60 requests is spent"
+    assert report.results[0].status is Status.EQUAL
+
+
+class NoCache(FakeEngine):
+    """Never finds a prefix, and says so truthfully."""
+
+    def _keep(self, request: object) -> None:
+        self.tree.clear()
+
+
+class OneAtATime(FakeEngine):
+    """Takes a request only when the one before it is done."""
+
+    def _step(self) -> None:
+        waiting, self.waiting = self.waiting, self.waiting[:1]
+        super()._step()
+        self.waiting = self.waiting[:1] + waiting[1:] if self.waiting else waiting[1:]
+
+
+class NoCounters(FakeEngine):
+    """Counts nothing."""
+
+    def _count(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("engine", "cases", "words"),
+    [
+        (NoCache(), ("warm-prefix", "warm-decode", "branches"), "cached_tokens is 0, expected"),
+        (OneAtATime(), ("crowd", "order", "sampled"), "steps of width"),
+        (OneAtATime(), ("arrivals",), "no overlap"),
+        (OneAtATime(), ("long-prefill",), "did not fall into the decode"),
+        (NoCounters(), ("crowd", "order"), "0 steps of width"),
+        (NoCounters(), ("chunks",), "no chunked prefills was counted"),
+        (FakeEngine(chunk=4096), ("chunks",), "no chunked prefills was counted"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, FakeEngine) else None,
+)
+def test_case_whose_event_never_happened_is_no_pass(
+    run_fake: RunCheck, engine: FakeEngine, cases: tuple[str, ...], words: str
+) -> None:
+    report = run_fake("", *cases, engine=engine)
+    assert [result.status for result in report.results] == [Status.COULD_NOT_RUN] * len(cases)
+    assert all(words in result.reason for result in report.results)
+    assert report.differing == 0
+
+
+def test_greedy_sampling_makes_the_sampled_case_vacuous(run_fake: RunCheck) -> None:
+    class Deaf(FakeEngine):
+        def _draw(self, request, row, position, slot):  # type: ignore[no-untyped-def]
+            request.temperature = 0
+            return super()._draw(request, row, position, slot)
+
+    report = run_fake("", "sampled", "samples", engine=Deaf())
+    assert [result.status for result in report.results] == [Status.COULD_NOT_RUN] * 2
+    assert "no noise to compare" in report.results[0].reason
+    assert "samples are the same" in report.results[1].reason
