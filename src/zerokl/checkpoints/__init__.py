@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from zerokl.checkpoints.dummy import open_dummy
 from zerokl.checkpoints.files import fail
 from zerokl.checkpoints.folder import open_folder
 from zerokl.checkpoints.gguf_model import open_gguf
@@ -26,8 +27,10 @@ def open(path: str | Path, *, load_format: str = "auto", seed: int = 0) -> Check
     is_file = _exists(path) and path.is_file()
     if load_format == "gguf" and not is_file:
         fail(path, "--load-format gguf needs a GGUF file")
-    if load_format == "safetensors" and is_file:
-        fail(path, "--load-format safetensors needs a folder")
+    if load_format in ("safetensors", "dummy") and is_file:
+        fail(path, f"--load-format {load_format} needs a folder")
+    if load_format == "dummy":
+        return open_dummy(path, seed)
     return open_gguf(path) if is_file else open_folder(path)
 
 

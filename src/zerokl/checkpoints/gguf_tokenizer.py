@@ -132,33 +132,22 @@ def _pre_tokenizer(file: Gguf) -> PreTokenizer:
 
 
 def _byte_level(vocabulary: Vocabulary, words: PreTokenizer) -> dict[str, Any]:
+    """Merges stay "left right" strings, as both files spell them; the `tokenizers` library checks them as it loads."""
     merges = vocabulary.key("merges")
-    if not isinstance(merges, list) or not all(isinstance(m, str) and m.count(" ", 1, -1) for m in merges):
-        fail(vocabulary.file.path, "tokenizer.ggml.merges is missing or not a list of pairs")
+    if not isinstance(merges, list):
+        fail(vocabulary.file.path, "tokenizer.ggml.merges is missing or not a list of strings")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": words.gpt2_words}
     steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if words.digits else []
     for pattern in words.patterns:
         steps.append({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False})
     return _tokenizer_json(
         vocabulary,
-        merges=_known_merges(vocabulary, merges),
+        merges=merges,
         normalizer={"type": words.normalizer} if words.normalizer else None,
         pre_tokenizer={"type": "Sequence", "pretokenizers": [*steps, byte_level]},
         decoder=byte_level | {"use_regex": True},
         ignore_merges=words.whole_words,
     )
-
-
-def _known_merges(vocabulary: Vocabulary, merges: list[str]) -> list[list[str]]:
-    """Merges as pairs; an unknown part would make the `tokenizers` library refuse the file without saying which."""
-    pairs = []
-    for merge in merges:
-        cut = merge.index(" ", 1)
-        left, right = merge[:cut], merge[cut + 1 :]
-        if left not in vocabulary.ids or right not in vocabulary.ids or left + right not in vocabulary.ids:
-            fail(vocabulary.file.path, f"the merge {merge!r:.60} has a part that isn't a token")
-        pairs.append([left, right])
-    return pairs
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -195,7 +184,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> dict[str, Any]:
 def _tokenizer_json(
     vocabulary: Vocabulary,
     *,
-    merges: list[list[str]],
+    merges: list[str] | list[list[str]],
     normalizer: dict[str, Any] | None,
     pre_tokenizer: dict[str, Any] | None,
     decoder: dict[str, Any],
