@@ -5,12 +5,18 @@
 
 mod attention;
 mod cpu;
+mod dense;
+mod sample;
+mod score;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cpu::add(module)?;
+    dense::add(module)?;
     attention::add(module)?;
+    sample::add(module)?;
+    score::add(module)?;
     Ok(())
 }
