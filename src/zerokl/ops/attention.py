@@ -1,0 +1,72 @@
+"""Paged attention: some queries of many sequences against the cached keys that each may see."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zerokl import _native
+from zerokl.errors import ShapeError
+from zerokl.ops.kv import F32, LayerKV, check_array, check_kv
+
+CHUNK = 512
+"""Frozen: keys are summed in chunks that start at absolute multiples of this. It is part of the fingerprint."""
+
+LOG2_E = 1.4426950408889634
+"""log2(e) to float64; a literal, because a libm may round it otherwise."""
+
+
+def attention(
+    q: F32,
+    kv: LayerKV,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: F32 | None = None,
+) -> F32:
+    """Every row's softmax-weighted mean of the values that it may see.
+
+    Maths       row at position t sees keys j <= t, and j > t - window if there is a window (the token itself counts)
+                s_j = q . k_j * scale, or softcap * tanh(q . k_j * scale / softcap)
+                y = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink))          sink: of the query head, if given
+    Shapes      q [T, H, D], kv (K heads, H a multiple of K), sinks [H] -> y [T, H * D]; all f32
+    Rounding    f32 everywhere, natural logs turned into base 2 once: s = chain * f32(scale * log2 e)
+                with softcap: s = tanh(chain * f32(scale / softcap)) * f32(softcap * log2 e)
+    Order       keys in chunks of 512 absolute positions. Per (row, chunk):
+                  chain of fma over d from +0; m = max; p = exp2(s - m); sum of p in 16 lanes by absolute position
+                  mod 16, folded by (i, i+8), (i, i+4), (i, i+2), (0, 1); O = chain of fma(p, v, O) over keys from +0.
+                Chunks in order, from m = -inf, l = 0, O = 0:
+                  m' = max(m, mc), a = exp2(m - m'), b = exp2(mc - m'), l = fma(l, a, lc * b), O = fma(O, a, Oc * b)
+                then the sink, as one more chunk of m = sink * log2 e, l = 1, O = 0; then O / l. An m of -inf is
+                subtracted as 0. A key that a row may not see is skipped, never multiplied. A row that sees nothing
+                (position -1) is +0.
+    Same bits   for every cut of a sequence into calls, every page number and page size, every neighbour, thread count
+                and instruction set
+    Free        query block, register tile, split of chunks over threads (tests/ops/test_attention.py)
+    Frozen      chunk, lanes, tree: changing one changes bits, so CHANGELOG gets a "Bits" line
+    Raises      ShapeError, UnsupportedDtype; EngineError for a page outside the pool
+    Oracle      ops/reference.py: attention
+    """
+    check_kv(kv)
+    rows, heads, size = q.shape if q.ndim == 3 else (0, 0, 0)
+    check_array("q", q, np.float32, (kv.ragged.positions.shape[0], heads, kv.k.shape[2]))
+    if heads == 0 or heads % kv.k.shape[1] != 0:
+        raise ShapeError(f"{heads} query heads can't share {kv.k.shape[1]} key heads evenly")
+    if window is not None and window < 1:
+        raise ShapeError(f"a window holds at least the token itself, not {window} tokens")
+    if sinks is not None:
+        check_array("sinks", sinks, np.float32, (heads,))
+    ragged = kv.ragged
+    y = np.empty((rows, heads * size), np.float32)
+    before, after = score_factors(scale, softcap)
+    _native.attention(
+        y, q, kv.k, kv.v, ragged.positions, ragged.row_starts, ragged.page_table, before, after, window or 0, sinks
+    )
+    return y
+
+
+def score_factors(scale: float, softcap: float | None) -> tuple[float, float]:
+    """(f32 factor of the chain, f32 factor of its tanh or 0 for none): the only roundings of the host."""
+    if softcap is None:
+        return float(np.float32(scale * LOG2_E)), 0.0
+    return float(np.float32(scale / softcap)), float(np.float32(softcap * LOG2_E))
