@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
-from zerokl.engine.pattern import Pattern
+from zerokl.engine.pattern import MAX_STATES, Pattern
 from zerokl.engine.seeds import seed_of
 from zerokl.engine.text import RequestText, Stream, TextOptions
 from zerokl.errors import InvalidRequest
@@ -167,10 +167,9 @@ class Intake:
     def _text(self, submit: Submit, prompt: Sequence[int], seed: int) -> RequestText:
         stopping, logprobs, tokenizer = submit.stopping, submit.logprobs, self.served.tokenizer
         check_stops("stop", stopping.strings)
-        check_stops("stop_regex", stopping.regexes)
         options = TextOptions(
             stop=tuple(stopping.strings),
-            patterns=tuple(compiled(source) for source in stopping.regexes),
+            patterns=patterns_of(stopping.regexes),
             stop_specials=skipped_names(tokenizer, stopping.strings) if submit.skip_special_tokens else {},
             no_trim=stopping.no_trim,
             min_new_tokens=submit.min_new_tokens,
@@ -185,6 +184,16 @@ def skipped_names(tokenizer: TextSource, strings: Sequence[str]) -> dict[int, st
     """Special tokens among the stop strings: they have no text that could match, so their ids must."""
     ids = ((tokenizer.token_id(string), string) for string in strings)
     return {token: string for token, string in ids if token is not None and tokenizer.text((token,)) == ""}
+
+
+def patterns_of(sources: Sequence[str]) -> tuple[Pattern, ...]:
+    """All compiled; together no larger than one may be, because each character is shown to all."""
+    check_stops("stop_regex", sources)
+    patterns = tuple(compiled(source) for source in sources)
+    states = sum(len(pattern.states) for pattern in patterns)
+    if states > MAX_STATES:
+        raise InvalidRequest(f"stop_regex needs {states} states: at most {MAX_STATES} are taken", param="stop_regex")
+    return patterns
 
 
 compiled = lru_cache(maxsize=256)(Pattern.compiled)

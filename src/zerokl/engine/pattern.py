@@ -5,8 +5,8 @@ still become a match, which the hold-back needs. So the syntax is parsed by the 
 of states (Thompson): per character at most MAX_STATES steps, whatever the pattern.
 
 Taken: literals, classes, escapes such as \\d \\w \\s, `.`, groups, alternation, repeats, `^` or \\A (the start of the
-output), the flags i, s and x. Lazy and greedy repeats are the same here, because a stop is the match that *completes*
-earliest, and of those that end there the one that starts leftmost. Refused, with the reason: lookaround,
+output), the flags a, i, s and x. Lazy and greedy repeats are the same here, because a stop is the match that
+*completes* earliest, and of those that end there the one that starts leftmost. Refused, with the reason: lookaround,
 back-references, `$`, \\b, atomic groups, possessive repeats, patterns that match the empty text or need more states.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from re import _compiler as sre_compiler  # type: ignore[attr-defined]
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as sre_parser  # type: ignore[attr-defined]
 from typing import Any
@@ -54,9 +55,7 @@ class Pattern:
             raise refused(source, f"it has {len(source)} characters, at most {MAX_SOURCE_CHARS} are taken")
         try:
             parsed = sre_parser.parse(source)
-            if parsed.state.flags & (re.ASCII | re.LOCALE):
-                raise refused(source, "of the flags only i, s and x are taken")
-            builder = Builder(source)
+            builder = Builder(source, parsed.state)
             entry = builder.sequence(parsed, ACCEPT, parsed.state.flags)
         except (re.error, OverflowError, RecursionError) as error:
             raise refused(source, str(error)) from error
@@ -125,8 +124,9 @@ class PatternMatcher:
 class Builder:
     """Turns the parsed syntax into states, from the end backwards: each part is built in front of its target."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, syntax: Any) -> None:
         self.source = source
+        self.syntax = syntax
         self.states = [State([])]
 
     def sequence(self, items: Any, target: int, flags: int) -> int:
@@ -137,7 +137,7 @@ class Builder:
     def item(self, code: Any, argument: Any, target: int, flags: int) -> int:
         """The entry of this part when it is followed by `target`."""
         if code in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
-            return self.add(State([target], character_test(self.source, code, argument, flags)))
+            return self.add(State([target], self.character_test(code, argument, flags)))
         if code is sre.SUBPATTERN:
             _, added, removed, inner = argument
             return self.sequence(inner, target, (flags | added) & ~removed)
@@ -166,52 +166,16 @@ class Builder:
             target = entry
         return target
 
+    def character_test(self, code: Any, argument: Any, flags: int) -> Test:
+        """One character against one class is what `re` does well: it keeps its own meaning of classes and case."""
+        one = sre_compiler.compile(sre_parser.SubPattern(self.syntax, [(code, argument)]), flags)
+        return lambda char: one.fullmatch(char) is not None
+
     def add(self, state: State) -> int:
         if len(self.states) >= MAX_STATES:
             raise refused(self.source, f"it needs more than {MAX_STATES} states")
         self.states.append(state)
         return len(self.states) - 1
-
-
-def character_test(source: str, code: Any, argument: Any, flags: int) -> Test:
-    """Whether one character passes."""
-    if code is sre.ANY:
-        return (lambda char: True) if flags & re.DOTALL else (lambda char: char != "\n")
-    members = argument if code is sre.IN else [(sre.LITERAL, argument)]
-    negated = code is sre.NOT_LITERAL or members[0][0] is sre.NEGATE
-    exact = member_test(source, members)
-    if not flags & re.IGNORECASE:
-        return lambda char: exact(char) is not negated
-    return lambda char: (exact(char) or exact(char.lower()) or exact(char.upper())) is not negated
-
-
-def member_test(source: str, members: Sequence[tuple[Any, Any]]) -> Test:
-    literals = {chr(argument) for code, argument in members if code is sre.LITERAL}
-    ranges = [(chr(argument[0]), chr(argument[1])) for code, argument in members if code is sre.RANGE]
-    categories = [category_test(source, argument) for code, argument in members if code is sre.CATEGORY]
-    return lambda char: (
-        char in literals
-        or any(low <= char <= high for low, high in ranges)
-        or any(category(char) for category in categories)
-    )
-
-
-def category_test(source: str, category: Any) -> Test:
-    """Python's own meaning of \\d, \\s, \\w and their opposites in text."""
-    test = CATEGORIES.get(str(category))
-    if test is None:
-        raise refused(source, f"{str(category).lower()} is not taken")
-    return test
-
-
-CATEGORIES: dict[str, Test] = {
-    "CATEGORY_DIGIT": str.isdecimal,
-    "CATEGORY_NOT_DIGIT": lambda char: not char.isdecimal(),
-    "CATEGORY_SPACE": str.isspace,
-    "CATEGORY_NOT_SPACE": lambda char: not char.isspace(),
-    "CATEGORY_WORD": lambda char: char.isalnum() or char == "_",
-    "CATEGORY_NOT_WORD": lambda char: not (char.isalnum() or char == "_"),
-}
 
 
 def refused(source: str, why: str) -> InvalidRequest:
