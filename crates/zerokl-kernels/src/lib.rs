@@ -6,6 +6,15 @@
 pub mod arch;
 pub mod attention;
 pub mod cpu;
+pub mod embedding;
+pub mod formats;
+pub mod linear;
 pub mod math;
+pub mod matrix;
 pub mod pool;
+pub mod rms_norm;
+pub mod rope;
+pub mod sample;
+pub mod score;
+pub mod swiglu;
 pub mod tiles;

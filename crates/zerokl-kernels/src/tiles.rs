@@ -14,6 +14,11 @@ pub fn for_chunks<T: Send>(threads: usize, out: &mut [T], length: usize, task: i
     });
 }
 
+/// Rows of `width` elements that make a task worth waking another thread for: a few microseconds of light work.
+pub fn rows_per_task(width: usize) -> usize {
+    (16_384 / width.max(1)).max(1)
+}
+
 /// A row-major matrix of `width` columns, cut in tiles of `tile_rows` by `tile_columns` (less at the right and
 /// bottom edges). `task` runs once per tile; tiles below each other are neighbours in time.
 pub fn for_tiles<T: Send>(
@@ -24,10 +29,10 @@ pub fn for_tiles<T: Send>(
     tile_columns: usize,
     task: impl Fn(&mut Tile<'_, T>) + Sync,
 ) {
-    assert!(tile_rows > 0 && tile_columns > 0, "tiles have an area");
     if out.is_empty() {
         return;
     }
+    assert!(tile_rows > 0 && tile_columns > 0, "tiles have an area");
     assert!(out.len().is_multiple_of(width), "whole rows");
     let rows = out.len() / width;
     let (down, across) = (rows.div_ceil(tile_rows), width.div_ceil(tile_columns));

@@ -17,6 +17,7 @@ mod avx2;
 mod avx512;
 
 pub use float_mode::strict_floats;
+pub use scalar::widen_f16;
 
 /// The virtual width. Reductions keep this many lanes by index mod 16, whatever the machine has.
 pub const LANES: usize = 16;
@@ -120,6 +121,9 @@ pub trait Lanes: Copy {
     /// The first lanes from a slice of at most 16, the others zero.
     #[inline(always)]
     fn load_first(from: &[f32]) -> Self {
+        if let Ok(whole) = from.try_into() {
+            return Self::load(whole);
+        }
         let mut lanes = [0.0; LANES];
         lanes[..from.len()].copy_from_slice(from);
         Self::load(&lanes)
@@ -128,7 +132,10 @@ pub trait Lanes: Copy {
     /// Writes the first `to.len()` lanes, at most 16.
     #[inline(always)]
     fn store_first(self, to: &mut [f32]) {
-        to.copy_from_slice(&self.to_array()[..to.len()]);
+        match <&mut [f32; LANES]>::try_from(&mut *to) {
+            Ok(whole) => self.store(whole),
+            Err(_) => to.copy_from_slice(&self.to_array()[..to.len()]),
+        }
     }
 }
 

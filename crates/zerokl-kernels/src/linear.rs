@@ -1,0 +1,235 @@
+//! Linear layers.
+//!
+//! ```text
+//! Maths       y[m, n] = chain over k of x[m, k] * w[n, k], then + bias[n], then + residual[m, n]
+//! Shapes      x [M, K] f32, w [N, K] in any format (widened exactly), bias [N], residual [M, N] -> y [M, N] f32
+//! Order       acc = fma(x[m, k], w[n, k], acc) for k = 0 .. K-1, from +0; bias and residual are plain additions
+//! Rounding    once per fma, once per addition, all f32
+//! Same bits   for every M, row position, instruction set and thread count
+//! Free        ROWS x PANELS of a block, the tile, the depth of a K block, who computes which tile
+//! Frozen      one chain per output: vectors run over n, never over k
+//! ```
+//!
+//! The work is cut three times: tiles (one task each), blocks of K (so that a tile's weights stay in the second level
+//! cache; the chain resumes from the output), blocks of ROWS x PANELS accumulators in registers.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::arch::{Kernel, Lanes};
+use crate::cpu::Cpu;
+use crate::formats::Stored;
+use crate::matrix::{Matrix, PANEL, Panels};
+use crate::tiles::Tile;
+
+/// What is added after the chain.
+#[derive(Clone, Copy, Default)]
+pub struct Epilogue<'a> {
+    pub bias: Option<&'a [f32]>,
+    pub residual: Option<&'a [f32]>,
+}
+
+pub fn linear(cpu: Cpu, x: &[f32], weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
+    if weight.rows == 0 || out.is_empty() {
+        return;
+    }
+    let rows = out.len() / weight.rows;
+    assert_eq!(out.len(), rows * weight.rows, "whole rows of output");
+    assert_eq!(x.len(), rows * weight.columns, "whole rows of input");
+    assert!(epilogue.bias.is_none_or(|bias| bias.len() == weight.rows), "one bias per output");
+    assert!(epilogue.residual.is_none_or(|residual| residual.len() == out.len()), "a residual per output");
+    match &weight.panels {
+        Panels::F32(panels) => product(cpu, x, panels, weight, epilogue, out),
+        Panels::F16(panels) => product(cpu, x, panels, weight, epilogue, out),
+        Panels::Bf16(panels) => product(cpu, x, panels, weight, epilogue, out),
+    }
+}
+
+/// Rows and panels of a register block, by rows at hand: as many accumulators as AVX-512 has registers for.
+const ROWS: usize = 12;
+/// Rows of a tile: a multiple of ROWS, so that tiles cut between register blocks.
+const TILE_ROWS: usize = 8 * ROWS;
+/// Panels of a tile.
+const TILE_PANELS: usize = 12;
+/// Depth of a K block: 12 panels of bf16 are 384 KB, the rows of a tile 384 KB.
+const BLOCK_DEPTH: usize = 1024;
+
+fn product<W: Stored>(cpu: Cpu, x: &[f32], panels: &[W], weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
+    let depth = weight.columns;
+    let rows = out.len() / weight.rows;
+    INTERLEAVED.with_borrow_mut(|scratch| {
+        let x = interleave(cpu, x, rows, depth, scratch);
+        cpu.for_tiles(out, weight.rows, TILE_ROWS, TILE_PANELS * PANEL, |tile| {
+            cpu.run(TileProduct { x, panels, depth, outputs: weight.rows, epilogue, tile });
+        });
+    });
+}
+
+thread_local! {
+    /// The rows of the current call, kept between calls so that nothing is allocated per step.
+    static INTERLEAVED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Rows in groups (see `group_size`), each group stored k by k: a register block reads one short array per k.
+fn interleave<'a>(cpu: Cpu, x: &'a [f32], rows: usize, depth: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+    if rows == 1 {
+        return x;
+    }
+    if scratch.len() < x.len() {
+        scratch.resize(x.len(), 0.0);
+    }
+    let out = &mut scratch[..x.len()];
+    cpu.for_chunks(out, (ROWS * depth).max(1), |index, mut chunk| {
+        let mut rows = &x[index * ROWS * depth..][..chunk.len()];
+        while !chunk.is_empty() {
+            let group = group_size(chunk.len() / depth);
+            let (from, rest) = rows.split_at(group * depth);
+            let (to, rest_to) = chunk.split_at_mut(group * depth);
+            for (r, row) in from.chunks_exact(depth).enumerate() {
+                for (value, to) in row.iter().zip(to[r..].iter_mut().step_by(group)) {
+                    *to = *value;
+                }
+            }
+            (rows, chunk) = (rest, rest_to);
+        }
+    });
+    out
+}
+
+/// How many of the rows left the next register block takes.
+#[inline(always)]
+fn group_size(left: usize) -> usize {
+    match left {
+        ROWS.. => ROWS,
+        8.. => 8,
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
+}
+
+struct TileProduct<'a, 'o, W> {
+    x: &'a [f32],
+    panels: &'a [W],
+    depth: usize,
+    outputs: usize,
+    epilogue: Epilogue<'a>,
+    tile: &'a mut Tile<'o, f32>,
+}
+
+impl<W: Stored> Kernel for TileProduct<'_, '_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(mut self) {
+        let mut start = 0;
+        loop {
+            let end = (start + BLOCK_DEPTH).min(self.depth);
+            self.rows::<L>(start..end);
+            if end == self.depth {
+                break;
+            }
+            start = end;
+        }
+    }
+}
+
+impl<W: Stored> TileProduct<'_, '_, W> {
+    #[inline(always)]
+    fn rows<L: Lanes>(&mut self, k: Range<usize>) {
+        let Range { mut start, end } = self.tile.rows.clone();
+        while start < end {
+            let group = group_size(end - start);
+            match group {
+                ROWS => self.panels::<L, ROWS, 2>(start, &k),
+                8 => self.panels::<L, 8, 3>(start, &k),
+                4 => self.panels::<L, 4, 4>(start, &k),
+                2 => self.panels::<L, 2, 6>(start, &k),
+                _ => self.panels::<L, 1, 6>(start, &k),
+            }
+            start += group;
+        }
+    }
+
+    #[inline(always)]
+    fn panels<L: Lanes, const R: usize, const P: usize>(&mut self, row: usize, k: &Range<usize>) {
+        let mut panel = self.tile.columns.start / PANEL;
+        let end = self.tile.columns.end.div_ceil(PANEL);
+        while panel + P <= end {
+            self.block::<L, R, P>(row, panel, k);
+            panel += P;
+        }
+        while panel < end {
+            self.block::<L, R, 1>(row, panel, k);
+            panel += 1;
+        }
+    }
+
+    /// Chains of R rows and P panels over a block of K, in registers.
+    #[inline(always)]
+    fn block<L: Lanes, const R: usize, const P: usize>(&mut self, row: usize, panel: usize, k: &Range<usize>) {
+        let x = &self.x[row * self.depth..][..R * self.depth].as_chunks::<R>().0[k.clone()];
+        let panels = std::array::from_fn(|p| &self.panels[(panel + p) * self.depth..][k.clone()]);
+        let mut acc = [[L::zero(); P]; R];
+        if k.start > 0 {
+            self.each_output(row, panel, &mut acc, |lanes, out, _, _| *lanes = L::load_first(out));
+        }
+        let mut acc = chains(x, panels, acc);
+        let last = k.end == self.depth;
+        let Epilogue { bias, residual } = self.epilogue;
+        self.each_output(row, panel, &mut acc, |lanes, out, column, index| {
+            let mut y = *lanes;
+            if last && let Some(bias) = bias {
+                y = y.add(L::load_first(&bias[column..][..out.len()]));
+            }
+            if last && let Some(residual) = residual {
+                y = y.add(L::load_first(&residual[index..][..out.len()]));
+            }
+            y.store_first(out);
+        });
+    }
+
+    /// `visit(accumulator, its outputs, their column, their index in the whole output)`.
+    #[inline(always)]
+    fn each_output<L: Lanes, const R: usize, const P: usize>(
+        &mut self,
+        row: usize,
+        panel: usize,
+        acc: &mut [[L; P]; R],
+        visit: impl Fn(&mut L, &mut [f32], usize, usize),
+    ) {
+        let first = self.tile.columns.start;
+        for (r, lanes) in acc.iter_mut().enumerate() {
+            let out = self.tile.row(row + r);
+            for (p, lanes) in lanes.iter_mut().enumerate() {
+                let column = (panel + p) * PANEL;
+                let out = &mut out[column - first..];
+                let width = out.len().min(PANEL);
+                visit(lanes, &mut out[..width], column, (row + r) * self.outputs + column);
+            }
+        }
+    }
+}
+
+/// The innermost loop: one fma per output and k, k increasing.
+#[inline(always)]
+fn chains<L: Lanes, W: Stored, const R: usize, const P: usize>(
+    x: &[[f32; R]],
+    panels: [&[W]; P],
+    mut acc: [[L; P]; R],
+) -> [[L; P]; R] {
+    let panels = panels.map(|panel| &panel[..x.len()]);
+    for (k, x) in x.iter().enumerate() {
+        let weights: [L; P] = std::array::from_fn(|p| panels[p][k].load());
+        for r in 0..R {
+            let x = L::splat(x[r]);
+            for p in 0..P {
+                acc[r][p] = weights[p].fma(x, acc[r][p]);
+            }
+        }
+    }
+    acc
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! The packed weight, and the operations on plain arrays.
+
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3, PyUntypedArrayMethods};
+use numpy::{PyReadwriteArray2, PyReadwriteArray3};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use zerokl_kernels::formats::Format;
+use zerokl_kernels::linear::Epilogue;
+use zerokl_kernels::matrix::{self, Source};
+use zerokl_kernels::rope::Layout;
+use zerokl_kernels::{embedding as embeddings, linear as linears, rms_norm as norms, rope as ropes, swiglu as swiglus};
+
+use crate::cpu;
+
+pyo3::import_exception!(zerokl.errors, EngineError);
+
+/// A weight [N, K] in panels of 16 outputs; immutable.
+#[pyclass(frozen, module = "zerokl._native")]
+struct Matrix(matrix::Matrix);
+
+#[pymethods]
+impl Matrix {
+    #[getter]
+    fn shape(&self) -> (usize, usize) {
+        (self.0.rows, self.0.columns)
+    }
+
+    /// How it lies in memory: float32, float16 or bfloat16.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        match self.0.format() {
+            Format::F32 => "float32",
+            Format::F16 => "float16",
+            Format::Bf16 => "bfloat16",
+        }
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Matrix({} x {}, {})", self.0.rows, self.0.columns, self.dtype())
+    }
+}
+
+/// f32 values, or the bits of f16 or bf16.
+#[derive(FromPyObject)]
+enum Weight<'py> {
+    Values(PyReadonlyArray2<'py, f32>),
+    Bits(PyReadonlyArray2<'py, u16>),
+}
+
+#[pyfunction]
+fn pack(py: Python<'_>, weight: Weight<'_>, stored: &str, dtype: &str) -> PyResult<Matrix> {
+    let shape = match &weight {
+        Weight::Values(values) => values.shape(),
+        Weight::Bits(bits) => bits.shape(),
+    };
+    let source = match (&weight, format_of(stored)?) {
+        (Weight::Values(values), Format::F32) => Source::F32(values.as_slice()?),
+        (Weight::Bits(bits), Format::F16) => Source::F16(bits.as_slice()?),
+        (Weight::Bits(bits), Format::Bf16) => Source::Bf16(bits.as_slice()?),
+        _ => return Err(PyValueError::new_err(format!("this array holds no {stored}"))),
+    };
+    let format = format_of(dtype)?;
+    Ok(Matrix(cpu::run(py, |cpu| matrix::Matrix::pack(cpu, source, shape[0], shape[1], format))))
+}
+
+fn format_of(name: &str) -> PyResult<Format> {
+    match name {
+        "float32" => Ok(Format::F32),
+        "float16" => Ok(Format::F16),
+        "bfloat16" => Ok(Format::Bf16),
+        _ => Err(PyValueError::new_err(format!("no weight format {name:?}"))),
+    }
+}
+
+#[pyfunction]
+fn embedding(
+    py: Python<'_>,
+    weight: &Matrix,
+    ids: PyReadonlyArray1<'_, i32>,
+    mut out: PyReadwriteArray2<'_, f32>,
+) -> PyResult<()> {
+    let (ids, out) = (ids.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| embeddings::embedding(cpu, &weight.0, ids, out)).map_err(EngineError::new_err)
+}
+
+#[pyfunction]
+#[pyo3(signature = (x, weight, bias, residual, out))]
+fn linear(
+    py: Python<'_>,
+    x: PyReadonlyArray2<'_, f32>,
+    weight: &Matrix,
+    bias: Option<PyReadonlyArray1<'_, f32>>,
+    residual: Option<PyReadonlyArray2<'_, f32>>,
+    mut out: PyReadwriteArray2<'_, f32>,
+) -> PyResult<()> {
+    let epilogue = Epilogue {
+        bias: bias.as_ref().map(|bias| bias.as_slice()).transpose()?,
+        residual: residual.as_ref().map(|residual| residual.as_slice()).transpose()?,
+    };
+    let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| linears::linear(cpu, x, &weight.0, epilogue, out));
+    Ok(())
+}
+
+/// x and out are rows of one width, with all leading axes as one.
+#[pyfunction]
+fn rms_norm(
+    py: Python<'_>,
+    x: PyReadonlyArray2<'_, f32>,
+    weight: PyReadonlyArray1<'_, f32>,
+    eps: f32,
+    mut out: PyReadwriteArray2<'_, f32>,
+) -> PyResult<()> {
+    let (x, weight, out) = (x.as_slice()?, weight.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| norms::rms_norm(cpu, x, weight, eps, out));
+    Ok(())
+}
+
+#[pyfunction]
+fn rope_table(
+    py: Python<'_>,
+    positions: PyReadonlyArray1<'_, i32>,
+    inv_freq: PyReadonlyArray1<'_, f64>,
+    scale: f64,
+    mut cos: PyReadwriteArray2<'_, f32>,
+    mut sin: PyReadwriteArray2<'_, f32>,
+) -> PyResult<()> {
+    let (positions, inv_freq) = (positions.as_slice()?, inv_freq.as_slice()?);
+    let (cos, sin) = (cos.as_slice_mut()?, sin.as_slice_mut()?);
+    cpu::run(py, |_| ropes::rope_table(positions, inv_freq, scale, cos, sin));
+    Ok(())
+}
+
+#[pyfunction]
+fn rope(
+    py: Python<'_>,
+    x: PyReadonlyArray3<'_, f32>,
+    cos: PyReadonlyArray2<'_, f32>,
+    sin: PyReadonlyArray2<'_, f32>,
+    interleaved: bool,
+    mut out: PyReadwriteArray3<'_, f32>,
+) -> PyResult<()> {
+    let layout = Layout { heads: x.shape()[1], head_size: x.shape()[2], interleaved };
+    let (x, cos, sin, out) = (x.as_slice()?, cos.as_slice()?, sin.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| ropes::rope(cpu, x, cos, sin, layout, out));
+    Ok(())
+}
+
+#[pyfunction]
+fn swiglu(py: Python<'_>, gate_up: PyReadonlyArray2<'_, f32>, mut out: PyReadwriteArray2<'_, f32>) -> PyResult<()> {
+    let width = out.shape()[1];
+    let (gate_up, out) = (gate_up.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| swiglus::swiglu(cpu, gate_up, width, out));
+    Ok(())
+}
+
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Matrix>()?;
+    module.add_function(wrap_pyfunction!(pack, module)?)?;
+    module.add_function(wrap_pyfunction!(embedding, module)?)?;
+    module.add_function(wrap_pyfunction!(linear, module)?)?;
+    module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(rope_table, module)?)?;
+    module.add_function(wrap_pyfunction!(rope, module)?)?;
+    module.add_function(wrap_pyfunction!(swiglu, module)?)
+}
