@@ -100,6 +100,7 @@ class FakeEngine:
         names = "steps chunked_prefills mixed_steps preemptions submitted finished"
         self.counters = dict.fromkeys(names.split(), 0)
         self.widths: dict[int, int] = {}
+        self.tokens = {"prefill": 0, "decode": 0}
         self._task: asyncio.Task[None] | None = None
 
     # The outside
@@ -213,6 +214,7 @@ class FakeEngine:
                     request.rows.append(row)
                     request.output.append(self._draw(request, row, position, slot))
         request.computed += count
+        self.tokens["decode" if decoding else "prefill"] += count
         self._keep(request)
         if len(request.output) == request.new_tokens and request.computed >= len(request.prompt):
             request.done = True

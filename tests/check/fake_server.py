@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import orjson
 
-from tests.check.fake_engine import FakeEngine, FakeRequest, mix
+from tests.check.fake_engine import VOCAB, FakeEngine, FakeRequest, mix
 
 
 class FakeServer:
@@ -58,6 +58,7 @@ class FakeServer:
                 "chunked_prefill_size": engine.chunk,
                 "attention_chunk": 64,
                 "context_length": 1024,
+                "vocab_size": VOCAB,
                 "max_total_num_tokens": 100_000,
                 "max_running_requests": 64,
                 "internal_states": [

@@ -154,10 +154,10 @@ async def run_check(options: Options, console: Console, transport: httpx.AsyncBa
 async def make_lab(target: Target, options: Options) -> Lab:
     facts = await target.facts()
     corpus = await target.tokenize(options.text or corpus_text())
-    if corpus:
-        facts = replace(facts, largest_id=max(corpus))
+    if facts.largest_id is None:
+        facts = replace(facts, largest_id=max(corpus, default=255) if corpus else 255)
     sizes = (QUICK if options.quick else DEFAULT).capped(options.max_new_tokens)
-    return Lab(target, facts, Prompts(options.seed, corpus, facts.largest_id), sizes, seed=options.seed)
+    return Lab(target, facts, Prompts(options.seed, corpus, facts.largest_id or 255), sizes, seed=options.seed)
 
 
 async def _estimate(

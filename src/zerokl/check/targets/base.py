@@ -44,8 +44,8 @@ class Facts:
     context: int = 2048
     pool_tokens: int | None = None
     max_running: int | None = None
-    largest_id: int = 255
-    """Random prompts draw ids from 0 to here."""
+    largest_id: int | None = None
+    """Random prompts draw ids from 0 to here; unknown: to the largest that the corpus has."""
 
 
 @dataclass(frozen=True, slots=True)

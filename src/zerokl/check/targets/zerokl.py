@@ -33,6 +33,7 @@ class ZeroklTarget:
             context=int(info["context_length"]),
             pool_tokens=_whole(info.get("max_total_num_tokens")),
             max_running=_whole(info.get("max_running_requests")),
+            largest_id=int(info["vocab_size"]) - 1 if info.get("vocab_size") else None,
         )
 
     async def tokenize(self, text: str) -> list[int] | None:
