@@ -77,20 +77,20 @@ biased, mlp_biased, untied = attrgetter("attention_bias"), attrgetter("mlp_bias"
 
 # fmt: off
 WEIGHTS: tuple[W, ...] = (
-    # checkpoint name                                     parameter                  shape           how, when
+    # checkpoint name                                     parameter                  shape          how, when
     W("model.embed_tokens.weight",                        "embed",                   "V E"),
-    W("model.layers.{i}.input_layernorm.weight",          "layers.{i}.input_norm",   "E",            vector),
+    W("model.layers.{i}.input_layernorm.weight",          "layers.{i}.input_norm",   "E",           vector),
     W("model.layers.{i}.self_attn.{q,k,v}_proj.weight",   "layers.{i}.qkv",          "{H,K,K}·D E"),
-    W("model.layers.{i}.self_attn.{q,k,v}_proj.bias",     "layers.{i}.qkv_bias",     "{H,K,K}·D",    vector, biased),
+    W("model.layers.{i}.self_attn.{q,k,v}_proj.bias",     "layers.{i}.qkv_bias",     "{H,K,K}·D",   vector, biased),
     W("model.layers.{i}.self_attn.o_proj.weight",         "layers.{i}.out",          "E H·D"),
-    W("model.layers.{i}.self_attn.o_proj.bias",           "layers.{i}.out_bias",     "E",            vector, biased),
-    W("model.layers.{i}.post_attention_layernorm.weight", "layers.{i}.mlp_norm",     "E",            vector),
+    W("model.layers.{i}.self_attn.o_proj.bias",           "layers.{i}.out_bias",     "E",           vector, biased),
+    W("model.layers.{i}.post_attention_layernorm.weight", "layers.{i}.mlp_norm",     "E",           vector),
     W("model.layers.{i}.mlp.{gate,up}_proj.weight",       "layers.{i}.gate_up",      "F E"),
-    W("model.layers.{i}.mlp.{gate,up}_proj.bias",         "layers.{i}.gate_up_bias", "F",            vector, mlp_biased),
+    W("model.layers.{i}.mlp.{gate,up}_proj.bias",         "layers.{i}.gate_up_bias", "F",           vector, mlp_biased),
     W("model.layers.{i}.mlp.down_proj.weight",            "layers.{i}.down",         "E F"),
-    W("model.layers.{i}.mlp.down_proj.bias",              "layers.{i}.down_bias",    "E",            vector, mlp_biased),
-    W("model.norm.weight",                                "norm",                    "E",            vector),
-    W("lm_head.weight",                                   "head",                    "V E",          when=untied),
+    W("model.layers.{i}.mlp.down_proj.bias",              "layers.{i}.down_bias",    "E",           vector, mlp_biased),
+    W("model.norm.weight",                                "norm",                    "E",           vector),
+    W("lm_head.weight",                                   "head",                    "V E",         when=untied),
 )
 # fmt: on
 

@@ -94,7 +94,7 @@ def attention_answer() -> bytes:
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:
-    """Exact multiples of 2**-23 in [-1, 1), by integer arithmetic (splitmix64): no library's generator can move them."""
+    """Exact multiples of 2**-23 in [-1, 1), by integer arithmetic (splitmix64): no library can move them."""
     z = (np.arange(np.prod(shape), dtype=np.uint64) + np.uint64(seed << 32)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,0 +1,81 @@
+"""The torch side of `tools/oracles.py`: what Hugging Face transformers computes, in float32 and in float64.
+
+    python tools/oracle_torch.py CHECKPOINT_FOLDER QUESTIONS.json ANSWERS.npz
+
+Runs in an environment with torch and transformers and without zerokl. For question i, answers hold `i/float32` and
+`i/float64`, logits [rows, ids], and `i/greedy32` and `i/greedy64`, the greedy continuations; and for the whole
+`provenance`, a JSON text.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import numpy as np
+import torch
+import transformers
+
+
+def main(folder: str, questions_path: str, answers_path: str) -> None:
+    torch.set_grad_enabled(False)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    with open(questions_path, encoding="utf-8") as file:
+        questions = json.load(file)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    answers = {}
+    for i, question in enumerate(questions):
+        answers |= {f"{i}/{name}32": value for name, value in answer(model, question).items()}
+    with everything_in_float64():
+        model = model.double()
+        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+        for i, question in enumerate(questions):
+            answers |= {f"{i}/{name}64": value for name, value in answer(model, question).items()}
+            if answers[f"{i}/float64"].dtype != np.float64:
+                raise SystemExit("the float64 model computed in another type")
+    np.savez(answers_path, provenance=json.dumps(provenance()), **answers)
+
+
+def answer(model: torch.nn.Module, question: dict) -> dict[str, np.ndarray]:
+    logits = model(torch.tensor([question["tokens"]])).logits[0]
+    chosen = logits[question["rows"]][:, question["ids"]]
+    return {"float": chosen.numpy(), "greedy": greedy(model, question["tokens"], question["new_tokens"])}
+
+
+def greedy(model: torch.nn.Module, tokens: list[int], count: int) -> np.ndarray:
+    """The likeliest next token, `count` times; what ends a text is not looked at."""
+    given, cache, found = torch.tensor([tokens]), None, []
+    for _ in range(count):
+        output = model(given, past_key_values=cache, use_cache=True)
+        cache, given = output.past_key_values, output.logits[:, -1].argmax(-1, keepdim=True)
+        found.append(given.item())
+    return np.array(found, np.int32)
+
+
+@contextmanager
+def everything_in_float64() -> Iterator[None]:
+    """transformers' own code, but where it insists on float32 (norms, softmax, rotary angles) it gets float64."""
+    with (
+        mock.patch.object(torch, "float32", torch.float64),
+        mock.patch.object(torch, "float", torch.float64),
+        mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+    ):
+        yield
+
+
+def provenance() -> dict[str, str]:
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "numpy": np.__version__,
+        "python": sys.version.split()[0],
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,132 @@
+"""Make the golden files of tests/goldens/models anew: what transformers computes for tiny Llamas and for SmolLM2.
+
+    make oracles                                  # installs torch and transformers in an environment of their own
+    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2] [--model PATH]
+
+This side, in zerokl's environment, writes checkpoints and questions; `oracle_torch.py` answers them with transformers.
+Checkpoints are written in float32 as plain safetensors, so that both sides hold the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.checkpoints.tiny import make_tiny_llama, write_safetensors  # noqa: E402
+from tests.models.prompts import PROMPTS  # noqa: E402
+from tests.models.variants import SEED, VARIANTS, Question, overrides_of, questions  # noqa: E402
+from zerokl import checkpoints  # noqa: E402
+
+GOLDENS = ROOT / "tests" / "goldens" / "models"
+NEW_TOKENS = 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", required=True, help="a Python with torch and transformers")
+    parser.add_argument("--only", choices=["tiny", "smollm2"], help="make one of the two files")
+    parser.add_argument("--model", default="", help="SmolLM2-135M-Instruct as a GGUF file or folder; default: download")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        if arguments.only != "smollm2":
+            write_golden("tiny", *tiny_answers(arguments.python, Path(temporary)))
+        if arguments.only != "tiny":
+            write_golden("smollm2", *smollm2_answers(arguments.python, Path(temporary), arguments.model))
+
+
+def tiny_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Every variant of tests/models/variants.py: (arrays by 'variant/question/name', about)."""
+    arrays: dict[str, np.ndarray] = {}
+    about: dict[str, Any] = {"seed": SEED, "weights": {}}
+    for variant in VARIANTS:
+        folder = make_tiny_llama(temporary / variant, SEED, **overrides_of(variant))
+        vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+        found, about["made with"] = ask(python, folder, questions(vocab_size))
+        arrays |= {f"{variant}/{name}": array for name, array in found.items()}
+        about["weights"][variant] = digest(folder)
+        print(f"{variant}: float32 is off by {spread(found):.1e}")
+    return arrays, about
+
+
+def smollm2_answers(python: str, temporary: Path, model: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Greedy continuations of every prompt, then logits along prompt and continuation."""
+    checkpoint = checkpoints.open(model or checkpoints.resolve(""))
+    folder = plain_folder(checkpoint, temporary / "smollm2")
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer.tokenizer_json)
+    prompts = {name: tokenizer.encode(text, add_special_tokens=False).ids for name, text in PROMPTS.items()}
+    first = [Question(tokens, [len(tokens) - 1], [0], NEW_TOKENS) for tokens in prompts.values()]
+    found, _ = ask(python, folder, first)
+    greedy = [found[f"{i}/greedy64"].tolist() for i in range(len(first))]
+    second = [along(tokens, continuation) for tokens, continuation in zip(prompts.values(), greedy, strict=True)]
+    logits, made_with = ask(python, folder, second)
+    about: dict[str, Any] = {"made with": made_with, "model": checkpoint.digest, "prompts": {}}
+    arrays = {name: array for name, array in logits.items() if "float" in name}
+    for i, (name, question) in enumerate(zip(prompts, second, strict=True)):
+        arrays[f"{i}/greedy32"] = found[f"{i}/greedy32"]
+        text = tokenizer.decode(greedy[i], skip_special_tokens=False)
+        about["prompts"][name] = {**asdict(question), "prompt_tokens": len(prompts[name]), "greedy": text}
+        print(f"{name}: {text!r}")
+    print(f"float32 is off by {spread(logits):.1e}")
+    return arrays, about
+
+
+def along(prompt: list[int], continuation: list[int]) -> Question:
+    """Rows along a prompt and its greedy continuation; the ids that were likeliest there, and a comb through all."""
+    end = len(prompt) - 1
+    rows = sorted({0, end // 3, 2 * end // 3, end, end + 1, end + 16, end + 40, end + 63})
+    return Question(prompt + continuation[:-1], rows, sorted({*continuation, *range(0, 49152, 1024)}))
+
+
+def ask(python: str, folder: Path, asked: Sequence[Question]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """transformers' answers about the checkpoint in `folder`, and the versions that gave them."""
+    paths = [folder / "questions.json", folder / "answers.npz"]
+    paths[0].write_text(json.dumps([asdict(question) for question in asked]))
+    subprocess.run([python, ROOT / "tools" / "oracle_torch.py", folder, *paths], check=True)
+    with np.load(paths[1]) as answers:
+        found = dict(answers)
+    return found, json.loads(str(found.pop("provenance")))
+
+
+def plain_folder(checkpoint: checkpoints.Checkpoint, folder: Path) -> Path:
+    """A Hugging Face folder with the checkpoint's exact numbers in float32."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(checkpoint.config))
+    tensors = {name: tensor.float32() for name, tensor in checkpoint.tensors.items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def digest(folder: Path) -> str:
+    """Hex sha256 of a one-file checkpoint: a golden holds only for the weights that it was made with."""
+    return sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def spread(found: Mapping[str, np.ndarray]) -> float:
+    """Largest difference between transformers in float32 and in float64."""
+    names = [name for name in found if name.endswith("/float32")]
+    return max(float(np.abs(found[name] - found[name.replace("32", "64")]).max()) for name in names)
+
+
+def write_golden(name: str, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(GOLDENS / f"{name}.npz", **arrays)
+    text = json.dumps({"generator": "tools/oracles.py", **about}, ensure_ascii=False, indent=1)
+    (GOLDENS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
