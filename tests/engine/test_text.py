@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerokl.engine.fake import BOS, EOS, ByteTokenizer
@@ -17,13 +17,14 @@ from zerokl.wire.messages import First
 from zerokl.wire.records import Record
 
 TOKENIZER = ByteTokenizer()
-LETTERS = [ord("a"), ord("b"), ord("\n")]
-CHARACTER = list("é😀".encode())
-"""Tokens of characters of two and four bytes, which random cuts leave incomplete."""
-TOKENS = st.lists(st.sampled_from([*LETTERS, *CHARACTER, EOS, BOS]), max_size=16)
+PIECES = [[ord("a")], [ord("b")], [ord("a"), ord("b")], [ord("\n")], list("é".encode()), [0xC3], [0xA9], [EOS], [BOS]]
+TOKENS = st.lists(st.sampled_from(PIECES), max_size=12).map(
+    lambda pieces: [token for piece in pieces for token in piece]
+)
+"""Letters that stop strings are made of, a character of two bytes, whole and torn, and what has no text."""
 OPTIONS = st.builds(
     TextOptions,
-    stop=st.lists(st.text(alphabet="ab\né", min_size=1, max_size=4), max_size=3).map(tuple),
+    stop=st.lists(st.text(alphabet="ab\né", min_size=2, max_size=3), max_size=4).map(tuple),
     patterns=st.sampled_from([(), (Pattern.compiled("a+b"),), (Pattern.compiled("[ab]\n?é"),)]),
     no_trim=st.booleans(),
     min_new_tokens=st.integers(0, 3),
@@ -90,6 +91,7 @@ def match_after(text: str, start: int, options: TextOptions) -> Match | None:
 FINISHES = st.sampled_from([Finish("length"), Finish("stop", EOS), Finish("abort", message="gone")])
 
 
+@settings(max_examples=300)
 @given(TOKENS, OPTIONS, FINISHES)
 def test_records_joined_are_the_whole_answer(tokens, options, finish):
     tokens = [*tokens, EOS] if finish.kind == "stop" else tokens
@@ -131,6 +133,11 @@ def test_without_stop_strings_records_end_at_token_one_and_every_k(tokens, inter
         ends.append(total)
     due = [count for count in range(1, len(tokens) + 1) if (count - 1) % interval == 0]
     assert ends == sorted({*due, len(tokens)})
+
+
+def test_a_record_that_was_held_past_its_interval_moves_none_after_it():
+    options = TextOptions(stop=("c!",), stream_interval=2)
+    assert texts(options, "abcdefgh") == ["a", "bcd", "e", "fg"]
 
 
 def texts(options: TextOptions, content: str, finish: Finish | None = None, **how) -> list[str]:
