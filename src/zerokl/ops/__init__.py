@@ -1,0 +1,34 @@
+"""The numeric contract. Everything that rounds is in here, one operation per file.
+
+A public function is a promise (its docstring), checks what it is given and hands it to the backend of the array's
+type: numpy arrays to the native CPU kernels. `reference.py` is the executable oracle of the same promises.
+"""
+
+from zerokl.ops.attention import attention
+from zerokl.ops.embedding import embedding
+from zerokl.ops.kv import LayerKV, Ragged, store_kv
+from zerokl.ops.linear import linear
+from zerokl.ops.matrix import Matrix, pack
+from zerokl.ops.rms_norm import rms_norm
+from zerokl.ops.rope import rope, rope_table
+from zerokl.ops.sample import Draw, sample
+from zerokl.ops.score import score
+from zerokl.ops.swiglu import swiglu
+
+__all__ = [
+    "Draw",
+    "LayerKV",
+    "Matrix",
+    "Ragged",
+    "attention",
+    "embedding",
+    "linear",
+    "pack",
+    "rms_norm",
+    "rope",
+    "rope_table",
+    "sample",
+    "score",
+    "store_kv",
+    "swiglu",
+]

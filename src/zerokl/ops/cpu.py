@@ -1,0 +1,50 @@
+"""The CPU backend of the dense operations: allocates the output, calls the native kernel. Inputs are checked already.
+
+`np.empty` is safe here: every kernel writes every element of its output.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zerokl import _native
+from zerokl.ops.kv import F32, I32
+
+
+def embedding(weight: _native.Matrix, ids: I32) -> F32:
+    out = np.empty((len(ids), weight.shape[1]), np.float32)
+    _native.embedding(weight, ids, out)
+    return out
+
+
+def linear(x: F32, weight: _native.Matrix, bias: F32 | None, residual: F32 | None) -> F32:
+    out = np.empty((len(x), weight.shape[0]), np.float32)
+    _native.linear(x, weight, bias, residual, out)
+    return out
+
+
+def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+    out = np.empty(x.shape, np.float32)
+    width = len(weight)
+    rows = (x.size // width if width else 0, width)
+    _native.rms_norm(x.reshape(rows), weight, eps, out.reshape(rows))
+    return out
+
+
+def rope_table(positions: I32, inv_freq: NDArray[np.float64], scale: float) -> tuple[F32, F32]:
+    cos, sin = np.empty((2, len(positions), len(inv_freq)), np.float32)
+    _native.rope_table(positions, inv_freq, scale, cos, sin)
+    return cos, sin
+
+
+def rope(x: F32, cos: F32, sin: F32, interleaved: bool) -> F32:
+    out = np.empty(x.shape, np.float32)
+    _native.rope(x, cos, sin, interleaved, out)
+    return out
+
+
+def swiglu(gate_up: F32) -> F32:
+    out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
+    _native.swiglu(gate_up, out)
+    return out

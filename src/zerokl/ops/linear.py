@@ -1,0 +1,37 @@
+"""Linear layers: where almost all time goes, and where most engines lose their bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zerokl.errors import ShapeError
+from zerokl.ops import cpu
+from zerokl.ops.kv import F32, check_array
+from zerokl.ops.matrix import Matrix
+
+
+def linear(
+    x: F32, weight: Matrix, *, bias: F32 | None = None, residual: F32 | None = None, leaves: int = 1
+) -> F32:
+    """x times the transposed weight, then + bias, then + residual.
+
+    Maths       y[t, n] = (sum_k x[t, k] w[n, k]) + bias[n] + residual[t, n]
+    Shapes      x [T, K], w [N, K], bias [N], residual [T, N] -> y [T, N]; all f32 but the weight, which widens exactly
+    Rounding    f32, once per fma and once per addition
+    Order       one accumulator per output from +0: acc = fma(x[t, k], w[n, k], acc) for k = 0 .. K-1
+    Same bits   for every T, row position, thread count and instruction set, and for equal numbers in any weight format
+    Free        register block, tile, depth of a K block, split over threads (tests/ops/test_linear.py)
+    Frozen      the chain; `leaves` (only 1 is there yet), because it cuts the chain
+    Raises      ShapeError, UnsupportedDtype
+    Oracle      ops/reference.py: linear
+    """
+    outputs, depth = weight.shape
+    rows = len(x) if x.ndim == 2 else 0
+    check_array("x", x, np.float32, (rows, depth))
+    if bias is not None:
+        check_array("bias", bias, np.float32, (outputs,))
+    if residual is not None:
+        check_array("residual", residual, np.float32, (rows, outputs))
+    if leaves != 1:
+        raise ShapeError(f"a sum in {leaves} leaves is not there yet, only in 1")
+    return cpu.linear(x, weight, bias, residual)

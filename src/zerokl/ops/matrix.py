@@ -1,0 +1,34 @@
+"""Weights: packed once at load, read as they are by `linear` and `embedding`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zerokl import _native
+from zerokl.errors import ShapeError, UnsupportedDtype
+
+Matrix = _native.Matrix
+
+STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
+"""What the numbers of an array of this dtype are; numpy has no bfloat16, so its bits come as uint16."""
+
+
+def pack(weight: NDArray[Any], dtype: str) -> Matrix:
+    """A weight in the layout that the kernels stream, in the memory format `dtype`.
+
+    Shapes      weight [N, K], f32, f16 or the bits of bf16 as uint16 -> panels of 16 outputs, [N/16][K][16]
+    Rounding    none if `dtype` holds what is stored; else once, to nearest even (too large becomes inf)
+    Raises      ShapeError, UnsupportedDtype
+    """
+    if weight.ndim != 2:
+        raise ShapeError(f"a weight is [N, K], not {list(weight.shape)}")
+    stored = STORED.get(weight.dtype.name)
+    if stored is None:
+        raise UnsupportedDtype(f"a weight is one of {', '.join(STORED)} (bf16 bits), not {weight.dtype.name}")
+    if dtype not in STORED.values():
+        raise UnsupportedDtype(f"a weight is kept as one of {', '.join(STORED.values())}, not {dtype}")
+    bits = weight.view(np.uint16) if stored == "float16" else weight
+    return _native.pack(np.ascontiguousarray(bits), stored, dtype)
