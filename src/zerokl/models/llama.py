@@ -45,6 +45,7 @@ class Config:
         num_kv_heads = fields.count("num_key_value_heads", num_heads)
         fields.divides("num_attention_heads", num_heads, num_kv_heads)
         head_size = fields.count("head_dim", hidden_size // num_heads)
+        fields.divides("head_dim", head_size, 2)
         return cls(
             vocab_size=fields.count("vocab_size"),
             hidden_size=hidden_size,

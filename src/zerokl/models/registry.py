@@ -20,12 +20,12 @@ def architecture_of(config: Mapping[str, Any]) -> tuple[str, Architecture]:
 
     Raises UnsupportedModel, which names what is supported and what is nearest, and CheckpointError if none is named.
     """
-    names = config.get("architectures") or []
-    if not names:
-        raise CheckpointError("the config names no architecture (key 'architectures')")
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise CheckpointError(f"the config's architectures must be a list that names one, not {names!r}")
     name = names[0]
     if name not in ARCHITECTURES:
-        nearest = difflib.get_close_matches(str(name), ARCHITECTURES, n=1, cutoff=0)[0]
+        nearest = difflib.get_close_matches(name, ARCHITECTURES, n=1, cutoff=0)[0]
         supported = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedModel(f"architecture {name!r} isn't supported; supported: {supported}; nearest: {nearest}")
     return name, ARCHITECTURES[name]

@@ -35,14 +35,17 @@ def rope_from(config: Mapping[str, Any], head_size: int) -> Rope:
 
     Raises UnsupportedModel for another kind of scaling, CheckpointError for one without its numbers.
     """
-    given = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    given: dict[str, Any] = {"rope_theta": config.get("rope_theta") or 10000.0}
+    for key in ("rope_scaling", "rope_parameters"):
+        if not isinstance(config.get(key) or {}, Mapping):
+            raise CheckpointError(f"the config's {key} must be a table, not {config[key]!r}")
+        given |= config.get(key) or {}
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in SUPPORTED:
         raise UnsupportedModel(f"rotary scaling {kind!r} isn't supported; supported are {', '.join(SUPPORTED)}")
-    theta = given.get("rope_theta", config.get("rope_theta", 10000.0))
     rotated = int(head_size * given.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
     with localcontext(Context(prec=50)):
-        frequencies = plain(Decimal(theta), rotated)
+        frequencies = plain(number(given, kind, "rope_theta"), rotated)
         if kind == "linear":
             factor = number(given, kind, "factor")
             frequencies = [frequency / factor for frequency in frequencies]
@@ -78,5 +81,5 @@ def number(given: Mapping[str, Any], kind: str, key: str) -> Decimal:
     """The exact value of a number in the config."""
     value = given.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise CheckpointError(f"rotary scaling {kind!r} needs a positive {key} in the config, not {value!r}")
+        raise CheckpointError(f"rotary positions of kind {kind!r} need a positive {key} in the config, not {value!r}")
     return Decimal(value)
