@@ -3,6 +3,7 @@
 import pytest
 
 from zerokl.cache import Cache, Lease
+from zerokl.cache.tree import PrefixTree
 from zerokl.errors import EngineError
 
 
@@ -179,6 +180,13 @@ def test_evicts_the_prefix_given_back_longest_ago_first():
     assert [cached(cache, [token]) for token in (1, 2, 3)] == [1, 0, 1], "1 was renewed by its hit"
     assert lease.reserve(2)
     assert [cached(cache, [token]) for token in (1, 2, 3)] == [1, 0, 0]
+
+
+def test_eviction_that_forgets_renewals_turns_it_red(monkeypatch):
+    unlock = PrefixTree.unlock
+    monkeypatch.setattr(PrefixTree, "unlock", lambda tree, node, now: unlock(tree, node, node.last_used or now))
+    with pytest.raises(AssertionError, match="1 was renewed by its hit"):
+        test_evicts_the_prefix_given_back_longest_ago_first()
 
 
 def test_evicts_a_prefix_from_its_end():

@@ -6,13 +6,24 @@ when a lease computes, and read back through each new lease's pages, so a page t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from zerokl.cache import Cache, Lease
+from zerokl.cache.tree import PrefixTree
 
 Prefix = tuple[str, tuple[int, ...]]
 """(salt, the tokens of one or more whole pages)."""
@@ -108,7 +119,7 @@ class CacheMachine(RuleBasedStateMachine):
         return self._hold(lease, tokens, salt if use_cache else None, expected)
 
     @rule(target=leases, tokens=tokens_lists, salt=salts)
-    def lease_with_room(self, tokens: list[int], salt: str) -> Held | None:
+    def lease_with_room(self, tokens: list[int], salt: str) -> Held:
         matched = self.model.match(salt, tokens, len(tokens) - 1)
         unlocked = sum(not self.model.entries[self.model.prefix(salt, tokens, n + 1)].locks for n in range(matched))
         missing = self.cache.pages_for(len(tokens)) - matched
@@ -147,6 +158,19 @@ class CacheMachine(RuleBasedStateMachine):
         held.lease.computed(held.tokens, end)
         held.written = end
         self._publish(held, end // size)
+
+    @rule(tokens=tokens_lists, salt=salts)
+    def touch(self, tokens: list[int], salt: str) -> None:
+        """A hit that only renews: what comes between two evictions and decides the second."""
+        self.release(self.lease(tokens, 0, salt, 1))
+
+    @rule(tokens=tokens_lists, salt=salts)
+    def fill(self, tokens: list[int], salt: str) -> None:
+        """A whole request at once."""
+        held = self.lease_with_room(tokens, salt)
+        if not held.lease.released:
+            self.compute(held, len(tokens) - held.written, 0)
+            self.release(held)
 
     @rule(held=consumes(leases))
     def release(self, held: Held) -> None:
@@ -217,5 +241,75 @@ class CacheMachine(RuleBasedStateMachine):
             held.locked.append(prefix)
 
 
+SETTINGS = settings(max_examples=100, stateful_step_count=30, deadline=None, derandomize=True, database=None)
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestCacheMachine.settings = SETTINGS
+
+
+# Planted defects: the machine turns red without any help from cache.check()
+
+
+def match_one_page_too_few(patch: pytest.MonkeyPatch) -> None:
+    match = PrefixTree.match
+    patch.setattr(PrefixTree, "match", lambda *args: match(*args)[:-1])
+
+
+def match_past_the_limit(patch: pytest.MonkeyPatch) -> None:
+    match = PrefixTree.match
+    patch.setattr(PrefixTree, "match", lambda tree, salt, tokens, limit: match(tree, salt, tokens, len(tokens)))
+
+
+def match_across_salts(patch: pytest.MonkeyPatch) -> None:
+    match, root = PrefixTree.match, PrefixTree.root
+    patch.setattr(PrefixTree, "match", lambda tree, salt, *rest: match(tree, "", *rest))
+    patch.setattr(PrefixTree, "root", lambda tree, salt: root(tree, ""))
+
+
+def evict_the_newest_first(patch: pytest.MonkeyPatch) -> None:
+    evict = PrefixTree.evict
+
+    def newest(tree: PrefixTree):
+        tree._oldest.sort(key=lambda entry: (-entry[0], entry[1]))
+        return evict(tree)
+
+    patch.setattr(PrefixTree, "evict", newest)
+
+
+def leak_the_page_of_a_merge(patch: pytest.MonkeyPatch) -> None:
+    publish = Lease._publish
+
+    def leak(lease: Lease, index: int, key: bytes) -> None:
+        merged = lease._cache._merged
+        publish(lease, index, key)
+        if lease._cache._merged > merged:
+            lease._cache._free.pop()
+
+    patch.setattr(Lease, "_publish", leak)
+
+
+def flush_under_leases(patch: pytest.MonkeyPatch) -> None:
+    def flush(cache: Cache) -> bool:
+        while cache._evict_one():
+            pass
+        return True
+
+    patch.setattr(Cache, "flush", flush)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        match_one_page_too_few,
+        match_past_the_limit,
+        match_across_salts,
+        evict_the_newest_first,
+        leak_the_page_of_a_merge,
+        flush_under_leases,
+    ],
+    ids=lambda defect: defect.__name__,
+)
+def test_the_machine_turns_red_on(defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Cache, "check", lambda cache: None)
+    defect(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(CacheMachine, settings=settings(SETTINGS, max_examples=1000, phases=[Phase.generate]))
