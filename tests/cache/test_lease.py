@@ -184,6 +184,7 @@ def test_evicts_the_prefix_given_back_longest_ago_first():
 
 def test_eviction_that_forgets_renewals_turns_it_red(monkeypatch):
     unlock = PrefixTree.unlock
+    monkeypatch.setattr(Cache, "check", lambda cache: None)
     monkeypatch.setattr(PrefixTree, "unlock", lambda tree, node, now: unlock(tree, node, node.last_used or now))
     with pytest.raises(AssertionError, match="1 was renewed by its hit"):
         test_evicts_the_prefix_given_back_longest_ago_first()
