@@ -21,6 +21,7 @@ async def server_info(service: Service, exchange: Exchange) -> None:
     await exchange.answer_json(
         {
             **settings,
+            **service.engine.facts,
             "model_path": config.model,
             "served_model_name": service.model_name,
             "tokenizer_path": config.tokenizer_path or config.model,
@@ -35,7 +36,6 @@ async def server_info(service: Service, exchange: Exchange) -> None:
             "max_running_requests": hello.max_running,
             "random_seed": hello.default_seed,
             "tp_size": 1,
-            "dtype": service.engine.facts.get("dtype", config.dtype),
             "num_requests_in_flight": service.engine.in_flight,
             "internal_states": [live],
         }

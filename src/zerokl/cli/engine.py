@@ -1,0 +1,26 @@
+"""The engine process: `python -m zerokl.cli.engine RUN_FOLDER LIFELINE`, started by the supervisor."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from zerokl.cli.process import hold_lifeline, set_up_logs
+from zerokl.cli.run_folder import read_config
+from zerokl.engine.build import build_process
+from zerokl.engine.process import serve_signals
+from zerokl.server.run import DRAIN_S, ENGINE_SOCKET
+
+
+def main(run_folder: str, lifeline: str) -> int:
+    folder = Path(run_folder)
+    config = read_config(folder)
+    set_up_logs("engine", config.log_level)
+    hold_lifeline(int(lifeline))
+    process = build_process(config, folder, folder / ENGINE_SOCKET)
+    serve_signals(process, DRAIN_S)
+    return process.run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

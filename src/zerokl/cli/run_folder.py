@@ -1,0 +1,33 @@
+"""The run folder: what the processes of one server share. Private, because the config holds its keys.
+
+config.json   tokenizer.json   chat_template.jinja   special_tokens.json   engine.sock
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from zerokl.config import Config, options
+
+CONFIG = "config.json"
+
+
+def new_run_folder() -> tempfile.TemporaryDirectory[str]:
+    """Only for this user, gone when it is closed. Its path is short: a socket's may have 100 characters."""
+    return tempfile.TemporaryDirectory(prefix="zerokl-")
+
+
+def write_config(folder: Path, config: Config) -> None:
+    (folder / CONFIG).write_bytes(orjson.dumps(dataclasses.asdict(config)))
+
+
+def read_config(folder: Path) -> Config:
+    values: dict[str, Any] = orjson.loads((folder / CONFIG).read_bytes())
+    lists = {field.name for field in options() if str(field.type).startswith("tuple")}
+    values |= {name: tuple(values[name]) for name in lists}
+    return Config(**values)

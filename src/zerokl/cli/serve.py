@@ -1,0 +1,138 @@
+"""`zerokl serve`: a model behind HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import secrets
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerokl.cli.options import config_of, config_options
+from zerokl.cli.process import set_up_logs
+from zerokl.cli.run_folder import new_run_folder, write_config
+from zerokl.cli.supervisor import Child, Supervisor, lifeline, python
+from zerokl.config import Config
+from zerokl.errors import ConfigError
+
+
+@click.command()
+@click.argument("model_name", metavar="[MODEL]", required=False, default="")
+@config_options()
+@click.option("--dry-run", is_flag=True, help="Resolve the model and the config, print both, and end.")
+def serve(model_name: str, dry_run: bool, **values: Any) -> None:
+    """Serve MODEL over HTTP: a folder, a GGUF file, a hub id, or nothing for SmolLM2-135M-Instruct."""
+    if model_name and values["model"]:
+        raise click.UsageError("MODEL is given twice, as an argument and as --model")
+    raise SystemExit(run(config_of(values | {"model": model_name or values["model"]}), dry_run))
+
+
+def run(config: Config, dry_run: bool = False) -> int:
+    """Serve until a signal. Raises ConfigError or CheckpointError for what can be known at once."""
+    set_up_logs("zerokl", config.log_level)
+    config = settled(config)
+    if dry_run:
+        click.echo(json.dumps(shown(config), indent=2))
+        return 0
+    listener = listen(config.host, config.port)
+    with new_run_folder() as name:
+        folder = Path(name)
+        write_run_folder(folder, config)
+        return supervised(config, folder, listener).run()
+
+
+def settled(config: Config) -> Config:
+    """What must be decided once for all processes: the model's place and name, and a random seed."""
+    from zerokl.checkpoints import hub
+
+    path = hub.resolve(config.model, config.revision)
+    seed = secrets.randbits(63) if config.random_seed == "random" else config.random_seed
+    name = config.served_model_name or config.model or hub.DEFAULT_MODEL
+    return dataclasses.replace(config, model=str(path), served_model_name=name, random_seed=seed, revision="")
+
+
+def shown(config: Config) -> dict[str, Any]:
+    secret = {field.name for field in dataclasses.fields(config) if field.metadata["secret"]}
+    return {name: "..." if name in secret and value else value for name, value in dataclasses.asdict(config).items()}
+
+
+def write_run_folder(folder: Path, config: Config) -> None:
+    """The config and the tokenizer, as both processes will read them."""
+    from zerokl.cli.tokenizer import tokenizer_files
+    from zerokl.tokenizer.run_folder import write_run_folder as write_tokenizer
+
+    write_config(folder, config)
+    write_tokenizer(folder, tokenizer_files(config))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket that every frontend process will accept on, bound before anything slow happens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=4096)
+    except OSError as error:
+        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror}") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def supervised(
+    config: Config, folder: Path, listener: socket.socket, engine_command: Sequence[str] | None = None
+) -> Supervisor:
+    """Both processes, ready to run. `engine_command`: another engine (tests: the fake one)."""
+    read, _write = lifeline()
+    descriptor = listener.fileno()
+    engine = Child("engine", engine_command or python("zerokl.cli.engine", str(folder), str(read)), (read,))
+    frontend_command = python("zerokl.cli.frontend", str(folder), str(descriptor), str(read))
+    frontend = Child("frontend", frontend_command, (descriptor, read))
+    address = reachable(listener)
+    return Supervisor(
+        engine,
+        frontend,
+        is_ready=lambda: asked(address, "/health", config) is not None,
+        on_ready=lambda: announce(address, config),
+    )
+
+
+def reachable(listener: socket.socket) -> tuple[str, int]:
+    """Where this machine reaches the listener, which may be bound to every address."""
+    host, port = listener.getsockname()[:2]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+
+def asked(address: tuple[str, int], path: str, config: Config) -> bytes | None:
+    """The answer's body, or None if it isn't 200."""
+    connection = http.client.HTTPConnection(*address, timeout=5)
+    try:
+        key = next(iter(config.api_key), "")
+        connection.request("GET", path, headers={"authorization": f"Bearer {key}"} if key else {})
+        answer = connection.getresponse()
+        body = answer.read()
+        return body if answer.status == 200 else None
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+def announce(address: tuple[str, int], config: Config) -> None:
+    """The one line that says that it works, where, and with what."""
+    facts = json.loads(asked(address, "/server_info", config) or b"{}")
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    parts = [
+        f"zerokl is ready: http://{host}:{address[1]}",
+        f"model {config.served_model_name}",
+        f"fingerprint {facts.get('fingerprint', '?')}",
+        f"weights {megabytes(facts.get('weight_bytes'))}",
+        f"cache {facts.get('max_total_num_tokens', '?')} tokens ({megabytes(facts.get('kv_bytes'))})",
+    ]
+    click.echo("  ".join(parts))
+
+
+def megabytes(size: int | None) -> str:
+    return "?" if size is None else f"{size / 1e6:.0f} MB"

@@ -1,0 +1,138 @@
+"""Starts the engine and the frontend, watches them, restarts what dies, and takes both down in order.
+
+starting ──▶ ready ──▶ (engine died: restart; the frontend answers 503 until it is back) ──▶ ready
+   └── a child died before ever being ready: give up          signal ──▶ frontend drains ──▶ engine ends
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 35.0
+"""How long the frontend may take to end its open requests; its own limit is 30 s."""
+END_S = 10.0
+RESTART_PAUSE_S = 0.2
+POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class Child:
+    """One process: how it is started, and the one that runs now."""
+
+    name: str
+    command: Sequence[str]
+    descriptors: tuple[int, ...] = ()
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is gone; kills it if it takes too long."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            log.warning("%s did not end within %g s and is killed", self.name, timeout_s)
+            self.process.kill()
+            self.process.wait()
+
+
+class Supervisor:
+    """Runs until a signal, or until a child can't be started. `is_ready` is asked until it is true once."""
+
+    def __init__(
+        self, engine: Child, frontend: Child, is_ready: Callable[[], bool], on_ready: Callable[[], object]
+    ) -> None:
+        self.engine = engine
+        self.frontend = frontend
+        self._is_ready = is_ready
+        self._on_ready = on_ready
+        self._deaths: queue.SimpleQueue[tuple[Child, int] | None] = queue.SimpleQueue()
+        self._ending = False
+        self._ready = False
+
+    def run(self) -> int:
+        """The exit status: 0 after a signal, 1 if a child failed before the server was ready."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take_signal)
+        self._start(self.engine)
+        self._start(self.frontend)
+        try:
+            return self._watch()
+        finally:
+            self._end()
+
+    def _watch(self) -> int:
+        while not self._ending:
+            if not self._ready and self._is_ready():
+                self._ready = True
+                self._on_ready()
+            try:
+                death = self._deaths.get(timeout=None if self._ready else POLL_S)
+            except queue.Empty:
+                continue
+            if death is None:
+                break
+            if not self._restart(*death):
+                return 1
+        return 0
+
+    def _restart(self, child: Child, status: int) -> bool:
+        """False: it never worked, so starting it again would not help."""
+        if not self._ready:
+            log.error("the %s ended with status %d before the server was ready", child.name, status)
+            return False
+        log.warning("the %s ended with status %d; starting it again", child.name, status)
+        time.sleep(RESTART_PAUSE_S)
+        self._start(child)
+        return True
+
+    def _start(self, child: Child) -> None:
+        """In a session of its own, so that Ctrl-C reaches the supervisor alone and the order of ending is ours."""
+        process = subprocess.Popen(child.command, pass_fds=child.descriptors, start_new_session=True)
+        child.process = process
+        threading.Thread(target=lambda: self._deaths.put((child, process.wait())), daemon=True).start()
+
+    def _end(self) -> None:
+        """The frontend first: it lets open requests end, and for that it needs the engine."""
+        self.frontend.signal(signal.SIGTERM)
+        self.frontend.wait(DRAIN_S)
+        self.engine.signal(signal.SIGTERM)
+        self.engine.wait(END_S)
+
+    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first ends in order; a second one does not wait."""
+        if self._ending:
+            for child in (self.frontend, self.engine):
+                child.signal(signal.SIGKILL)
+        self._ending = True
+        self._deaths.put(None)
+
+
+def lifeline() -> tuple[int, int]:
+    """(read end for the children, write end that only this process holds)."""
+    read, write = os.pipe()
+    os.set_inheritable(read, True)
+    return read, write
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """A command that runs a module with this interpreter."""
+    return [sys.executable, "-m", module, *arguments]
