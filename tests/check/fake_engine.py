@@ -27,6 +27,7 @@ DEFECTS = {
     "decoded_page": ("pages that decode filled are read back differently", "warm-decode"),
     "match_one_more": ("a match takes one page more than it has", "branches"),
     "log_softmax": ("decode takes log(softmax), prefill log_softmax", "rescoring"),
+    "prefill_sum": ("the last row of a prefill is computed differently", "continued"),
     "chunk_cut": ("the first row after a chunk's cut is computed differently", "chunks"),
     "page_edge": ("a prompt that ends on a page's edge gets another row", "lengths"),
     "seed_by_slot": ("the noise depends on the place in the batch", "sampled"),
@@ -263,6 +264,7 @@ class FakeEngine:
             "overlap": decoding and ages > 1,
             "chunk_cut": cut,
             "page_edge": not decoding and position == len(request.prompt) - 1 and (position + 1) % self.page == 0,
+            "prefill_sum": not decoding and position == len(request.prompt) - 1,
             "every_fifth": request.number % 5 == 0,
         }.get(self.defect, False)
 

@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from zerokl.check.answers import Answer, Ask
-from zerokl.check.ledger import Comparison, Ledger, Setting
+from zerokl.check.ledger import Ledger, Setting
 from zerokl.check.outcome import Vacuous
 from zerokl.check.prefixes import PrefixModel
 from zerokl.check.prompts import Prompts
 from zerokl.check.sizes import Sizes
-from zerokl.check.targets.base import Can, Counters, Facts, Target
+from zerokl.check.tally import Span, Tally, Watch
+from zerokl.check.targets.base import Can, Facts, Target
 
-
-@dataclass(slots=True)
-class Tally:
-    """What one case has compared and seen so far."""
-
-    name: str
-    answers: int = 0
-    values: int = 0
-    positions: int = 0
-    differing: int = 0
-    comparisons: list[Comparison] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    """Why the case is not a pass even if nothing differed."""
-    fatal: bool = False
-    """The server is gone or the budget spent: no later case can run."""
-
-    def event(self, words: str) -> None:
-        if words not in self.events:
-            self.events.append(words)
-
-    def fail(self, words: str) -> None:
-        if words not in self.failures:
-            self.failures.append(words)
-
-
-class Watch:
-    """Counters around a stretch of requests."""
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self.counted = Counters()
-
-    def expect_width(self, width: int, steps: int) -> None:
-        """At least `steps` steps decoded exactly `width` requests."""
-        seen = self.counted.widths.get(width, 0)
-        if seen < steps:
-            self._tally.fail(f"{seen} steps of width {width}, expected {steps} or more (widths: {self.counted.widths})")
-        else:
-            self._tally.event(f"decode steps of width {width}")
-
-    def expect_some(self, name: str, value: int | None) -> None:
-        if not value:
-            self._tally.fail(f"no {name} was counted")
-        else:
-            self._tally.event(name)
+WARM_BY_TIME = 0.6
+"""Where no count of cached tokens exists: a warm prompt's answer must take less than this part of the cold one's."""
 
 
 class Lab:
@@ -77,7 +35,6 @@ class Lab:
         seed: int,
         ledger: Ledger | None = None,
         server: str = "",
-        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         self.target = target
         self.facts = facts
@@ -87,11 +44,12 @@ class Lab:
         self.ledger = ledger or Ledger()
         self.server = server
         self.tally = Tally("")
+        self.references: dict[Ask, list[Answer]] = {}
         self.not_float32: list[float] = []
         self.num_numbers = 0
-        self.on_answer = on_answer
+        self.on_answer: Callable[[], None] = lambda: None
         self._prefixes = PrefixModel(facts.page_size or 1, facts.pool_tokens)
-        self._references: dict[Ask, list[Answer]] = {}
+        self._watch: Watch | None = None
         self._number = 0
 
     # Facts
@@ -120,13 +78,13 @@ class Lab:
     async def flush(self) -> None:
         if self.can(Can.FLUSH):
             await self.target.flush()
-        self._prefixes.flush()
+            self._prefixes.flush()
 
     async def reference(self, ask: Ask) -> list[Answer]:
         """The answer alone and from a cold cache; asked once per run."""
-        if ask not in self._references:
-            self._references[ask] = await self.cold(ask)
-        return self._references[ask]
+        if ask not in self.references:
+            self.references[ask] = await self.cold(ask)
+        return self.references[ask]
 
     async def cold(self, ask: Ask, how: str = "alone, cold") -> list[Answer]:
         await self.flush()
@@ -136,49 +94,61 @@ class Lab:
         return (await self.together([ask], how))[0]
 
     async def together(self, asks: Sequence[Ask], how: str) -> list[list[Answer]]:
-        """All in one request, so that they reach the server at once."""
+        """All at once: in one request where the server takes lists."""
+        if len(asks) > 1 and self.can(Can.STREAM) and not self.can(Can.COUNTERS):
+            return await self._in_streams(asks, how)
         low, high = self._predicted(asks)
-        groups = await self.target.ask(asks)
-        for place, (group, span) in enumerate(zip(groups, zip(low, high, strict=True), strict=True)):
-            self._record(group, Setting(self.tally.name, how, neighbours=len(asks) - 1, place=place), span)
-        self._learn(groups)
-        return groups
+        return self._recorded(await self.target.ask(asks), Setting(self.tally.name, how), low, high)
 
-    async def apart(self, asks: Sequence[Ask], how: str, pauses: Sequence[float] = ()) -> list[list[Answer]]:
-        """Each on a connection of its own, at the same time or each after its pause."""
+    async def apart(self, asks: Sequence[Ask], how: str) -> list[list[Answer]]:
+        """All at once, each on a connection of its own."""
+        if self.can(Can.STREAM) and not self.can(Can.COUNTERS):
+            return await self._in_streams(asks, how)
         low, high = self._predicted(asks)
-
-        async def one(place: int, ask: Ask) -> list[Answer]:
-            await asyncio.sleep(pauses[place] if pauses else 0)
-            return (await self.target.ask([ask]))[0]
-
-        groups = await _all(one(place, ask) for place, ask in enumerate(asks))
-        for place, (group, span) in enumerate(zip(groups, zip(low, high, strict=True), strict=True)):
-            self._record(group, Setting(self.tally.name, how, neighbours=len(asks) - 1, place=place), span)
-        self._learn(groups)
-        return groups
+        groups = await all_of(self._first_of(ask) for ask in asks)
+        return self._recorded(groups, Setting(self.tally.name, how), low, high)
 
     async def stream(self, ask: Ask, how: str, on_token: Callable[[int], None] = lambda _: None) -> list[Answer]:
         """Streamed. Other requests may run meanwhile, so a cache hit may be longer than predicted, not shorter."""
         low, _ = self._predicted([ask])
-        answers = await self.target.stream(ask, on_token)
-        self._record(answers, Setting(self.tally.name, how, stream=True), (low[0], len(ask.ids)))
-        self._learn([answers])
-        return answers
+        answers = await self._timed_stream(ask, on_token)
+        return self._recorded([answers], Setting(self.tally.name, how, stream=True), low, [len(ask.ids)])[0]
 
     async def echo(self, ask: Ask, how: str) -> list[Answer]:
         answers = await self.target.echo(ask)
-        self._record(answers, Setting(self.tally.name, how, route="completions"), (0, 0))
-        self._learn([answers])
-        return answers
+        return self._recorded([answers], Setting(self.tally.name, how, route="completions"), [0], [0])[0]
+
+    async def _in_streams(self, asks: Sequence[Ask], how: str) -> list[list[Answer]]:
+        """Streams show by their times that they met; what can't be streamed (prompt scores) is sent beside them."""
+        low, high = self._predicted(asks)
+
+        def one(ask: Ask) -> Awaitable[list[Answer]]:
+            return self._first_of(ask) if ask.score_from is not None else self._timed_stream(ask, lambda _: None)
+
+        return self._recorded(await all_of(one(ask) for ask in asks), Setting(self.tally.name, how), low, high)
+
+    async def _first_of(self, ask: Ask) -> list[Answer]:
+        return (await self.target.ask([ask]))[0]
+
+    async def _timed_stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
+        span = Span()
+        if self._watch is not None:
+            self._watch.spans.append(span)
+        return await self.target.stream(ask, span.timing(on_token))
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[Watch]:
         """Reads the counters before and after; the watch's numbers are there once the block is left."""
-        watch = Watch(self.tally)
+        counting = self.can(Can.COUNTERS)
+        self._watch = watch = Watch(self.tally, counting=counting)
         before = await self.target.counters()
-        yield watch
+        try:
+            yield watch
+        finally:
+            self._watch = None
         watch.counted = (await self.target.counters()).since(before)
+
+    # Events
 
     def happened(self, condition: bool, event: str, otherwise: str) -> None:
         """The event that the case is about; without it the case is no pass."""
@@ -192,6 +162,29 @@ class Lab:
         if not condition:
             raise Vacuous(reason)
 
+    def expect_hit(self, answers: Sequence[Answer], at_least: int) -> None:
+        """Every one of these took `at_least` tokens or more from the cache, by the server's own count."""
+        cached = [answer.cached_tokens or 0 for answer in answers]
+        self.happened(
+            min(cached) >= at_least,
+            "cached tokens reused",
+            f"{min(cached)} tokens came from the cache, the case needs {at_least}",
+        )
+
+    async def expect_hit_by_time(self, ask: Ask) -> None:
+        """Where no count exists: a long prompt, asked again, must be answered much sooner."""
+        cold, warm = await self._seconds(ask), min([await self._seconds(ask) for _ in range(2)])
+        self.happened(
+            warm < WARM_BY_TIME * cold,
+            f"cache hits by time only: {1000 * warm:.0f} ms against {1000 * cold:.0f} ms cold",
+            f"no count of cached tokens, and a repeated prompt took {1000 * warm:.0f} ms against {1000 * cold:.0f} ms",
+        )
+
+    async def _seconds(self, ask: Ask) -> float:
+        started = time.monotonic()
+        await self.target.ask([ask])
+        return time.monotonic() - started
+
     # Comparing
 
     def _predicted(self, asks: Sequence[Ask]) -> tuple[list[int], list[int]]:
@@ -204,30 +197,30 @@ class Lab:
             shared.learn(ask.ids, len(ask.ids))
         return low, [shared.predict(ask) for ask in asks]
 
-    def _learn(self, groups: Sequence[Sequence[Answer]]) -> None:
+    def _recorded(
+        self, groups: Sequence[Sequence[Answer]], setting: Setting, low: Sequence[int], high: Sequence[int]
+    ) -> list[list[Answer]]:
+        for place, group in enumerate(groups):
+            for answer in group:
+                self._observe(answer, replace(setting, neighbours=len(groups) - 1, place=place))
+                self._check_cached(answer, low[place], high[place])
+            self.on_answer()
         for answer in (answer for group in groups for answer in group):
             computed = len(answer.text_ids) - 1 if answer.output else len(answer.ask.ids)
             self._prefixes.learn(answer.text_ids, computed)
-
-    def _record(self, answers: Sequence[Answer], setting: Setting, cached: tuple[int, int]) -> None:
-        for answer in answers:
-            self._number += 1
-            self._observe(
-                answer,
-                replace(
-                    setting,
-                    number=self._number,
-                    server=self.server,
-                    cached_tokens=answer.cached_tokens,
-                    prompt_tokens=len(answer.ask.ids),
-                ),
-            )
-            self._check_cached(answer, *cached)
-        self.on_answer()
+        return [list(group) for group in groups]
 
     def _observe(self, answer: Answer, setting: Setting) -> None:
+        self._number += 1
+        setting = replace(
+            setting,
+            number=self._number,
+            server=self.server,
+            cached_tokens=answer.cached_tokens,
+            prompt_tokens=len(answer.ask.ids),
+        )
         tally = self.tally
-        comparison = self.ledger.observe(answer, setting)
+        comparison = self.ledger.observe(answer, setting, scaled=not self.can(Can.RAW_LOGPROBS))
         tally.answers += 1
         tally.values += comparison.values
         tally.positions += comparison.positions
@@ -249,8 +242,8 @@ class Lab:
             self.tally.event("cache hits of exactly the predicted length")
 
 
-async def _all(asked: Iterable[Coroutine[object, object, list[Answer]]]) -> list[list[Answer]]:
-    """Runs all; the first error is raised once every other has ended, so that nothing is left running."""
+async def all_of(asked: Iterable[Awaitable[list[Answer]]]) -> list[list[Answer]]:
+    """Awaits all; the first error is raised once every other has ended, so that nothing is left running."""
     groups = []
     for result in await asyncio.gather(*asked, return_exceptions=True):
         if isinstance(result, BaseException):

@@ -105,7 +105,8 @@ class Ledger:
         self._rankings: dict[bytes, Seen] = {}
         self._tokens: dict[tuple[bytes, object], Seen] = {}
 
-    def observe(self, answer: Answer, setting: Setting) -> Comparison:
+    def observe(self, answer: Answer, setting: Setting, *, scaled: bool = False) -> Comparison:
+        """`scaled`: the server's output logprobs are after temperature, so they are a function of that too."""
         comparison = Comparison(answer, setting)
         text = answer.text_ids
         digests = history_digests(text)
@@ -114,6 +115,8 @@ class Ledger:
         for row in answer.rows:
             before = comparison.values
             history = digests[row.position]
+            if scaled and row.phase != "scored" and answer.ask.temperature not in (0, 1):
+                history += repr(answer.ask.temperature).encode()
             if row.position >= prompt:
                 self._token(comparison, history, draw, row)
             self._logprob_values(comparison, history, row)

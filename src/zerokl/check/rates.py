@@ -10,7 +10,6 @@ from zerokl.check.answers import Ask
 from zerokl.check.cases import Case, Cost
 from zerokl.check.lab import Lab
 from zerokl.check.sizes import Sizes
-from zerokl.check.targets.base import Can
 
 PROBE_PROMPT, PROBE_TOKENS, PROBE_WIDTH = 128, 8, 6
 
@@ -37,11 +36,10 @@ async def measure(lab: Lab) -> Rates:
     """Costs about as much as one case; what it asks is not compared."""
     prompt = lab.prompts.prompt(min(PROBE_PROMPT, lab.facts.context // 4), 9000, "random")
     await lab.flush()
-    first = 0 if lab.can(Can.PREFILL_ONLY) else 1
-    prefill_s = await _timed(lab, [Ask(prompt, first, logprobs=False)])
+    prefill_s = await _timed(lab, [Ask(prompt, 0, logprobs=False)])
     short = [Ask(lab.prompts.prompt(4, 9001 + number, "random"), PROBE_TOKENS) for number in range(PROBE_WIDTH)]
     alone_s = await _timed(lab, short[:1])
-    crowd_s = await _timed(lab, short) if lab.can(Can.LISTS) else alone_s * PROBE_WIDTH
+    crowd_s = await _timed(lab, short)
     await lab.flush()
     return Rates(
         prefill=len(prompt) / prefill_s,

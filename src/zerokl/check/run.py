@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from zerokl.check.cases import Case
-from zerokl.check.lab import Lab, Tally
+from zerokl.check.lab import Lab
 from zerokl.check.ledger import Comparison
 from zerokl.check.outcome import EXIT_CODES, BudgetSpent, CouldNotRun, ServerGone, Status
 from zerokl.check.rates import Rates
+from zerokl.check.tally import Tally
 from zerokl.check.targets.base import Facts
 
 

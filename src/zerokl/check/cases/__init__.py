@@ -5,6 +5,7 @@ from __future__ import annotations
 from zerokl.check.cases import (
     branches,
     chunks,
+    continued,
     crowd,
     echo,
     lengths,
@@ -22,6 +23,7 @@ from zerokl.check.cases.warm import WARM_DECODE, WARM_PREFIX
 CASES: tuple[Case, ...] = (
     repeats.CASE,
     rescoring.CASE,
+    continued.CASE,
     WARM_PREFIX,
     WARM_DECODE,
     branches.CASE,

@@ -20,13 +20,7 @@ async def arrivals(lab: Lab) -> None:
     await lab.flush()
     async with lab.watching() as watch:
         await _staggered(lab, [ask.unscored() for ask in asks])
-    if lab.can(Can.COUNTERS):
-        wide = max(watch.counted.widths, default=0)
-        lab.happened(
-            wide >= 2,
-            "streams overlapped in decode steps",
-            f"no overlap: widths {watch.counted.widths}",
-        )
+    watch.expect_overlap(2)
 
 
 async def _staggered(lab: Lab, asks: list[Ask]) -> None:
@@ -78,9 +72,8 @@ async def long_prefill(lab: Lab) -> None:
         "the target decoded before, while and after the long prefill",
         f"the long prefill did not fall into the decode: {tokens_at}",
     )
-    if lab.can(Can.COUNTERS):
-        watch.expect_some("chunked prefills", watch.counted.chunked_prefills)
-        watch.expect_some("steps that decode and prefill at once", watch.counted.mixed_steps)
+    watch.expect_some("chunked prefills", watch.counted.chunked_prefills)
+    watch.expect_some("steps that decode and prefill at once", watch.counted.mixed_steps)
 
 
 def _setting(event: asyncio.Event, after: int) -> Callable[[int], None]:

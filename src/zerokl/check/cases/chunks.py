@@ -9,7 +9,7 @@ from zerokl.check.cases.common import long_length, score_long_text
 from zerokl.check.lab import Lab
 from zerokl.check.targets.base import Can
 
-NEEDS = frozenset({Can.PROMPT_LOGPROBS, Can.PREFILL_ONLY, Can.LISTS})
+NEEDS = frozenset({Can.PROMPT_LOGPROBS, Can.CACHED_SCORES})
 
 
 async def chunks(lab: Lab) -> None:
@@ -20,8 +20,6 @@ async def chunks(lab: Lab) -> None:
 
 async def _cuts_moved_by_cache(lab: Lab, text: tuple[int, ...]) -> None:
     """Scores wanted from s on: what is cached before s is kept, and the chunks are counted from there."""
-    if not lab.can(Can.CACHED_COUNT):
-        return
     await lab.flush()
     await lab.alone(lab.greedy(text, 0).prefill_only(), "prefill only")
     for start in _starts(lab, len(text)):
@@ -41,8 +39,7 @@ async def _cuts_moved_by_company(lab: Lab, text: tuple[int, ...]) -> None:
     front = [lab.greedy(lab.prompts.prompt(lab.page // 2 + 7, 400 + number), 1).unscored() for number in range(3)]
     async with lab.watching() as watch:
         await lab.together([*front, lab.greedy(text, 0).generating(1)], "sharing its first step with short prompts")
-    if lab.can(Can.COUNTERS):
-        watch.expect_some("chunked prefills", watch.counted.chunked_prefills)
+    watch.expect_some("chunked prefills", watch.counted.chunked_prefills)
 
 
 def _starts(lab: Lab, length: int) -> list[int]:

@@ -6,7 +6,6 @@ from zerokl.check.answers import Ask
 from zerokl.check.cases.base import Case, Cost
 from zerokl.check.cases.common import standard_asks, standard_cost
 from zerokl.check.lab import Lab
-from zerokl.check.targets.base import Can
 
 
 async def crowd(lab: Lab) -> None:
@@ -17,9 +16,8 @@ async def crowd(lab: Lab) -> None:
         asks = _crowd(lab, targets, neighbours + 1)
         await lab.flush()
         async with lab.watching() as watch:
-            await lab.together(asks, f"with {neighbours} others in one request")
-        if lab.can(Can.COUNTERS):
-            watch.expect_width(len(asks), steps=max(1, lab.sizes.new_tokens // 2 - 2))
+            await lab.together(asks, f"among {neighbours} others")
+        watch.expect_width(len(asks), steps=max(1, lab.sizes.new_tokens // 2 - 2))
 
 
 def _crowd(lab: Lab, targets: list[Ask], width: int) -> list[Ask]:
@@ -42,4 +40,4 @@ def _cost(lab: Lab) -> Cost:
     return standard_cost(lab) + Cost(prefill=width * lab.page, crowd=width * lab.sizes.new_tokens, answers=width)
 
 
-CASE = Case("crowd", "alone against among neighbours", frozenset({Can.LISTS}), crowd, _cost)
+CASE = Case("crowd", "alone against among neighbours", frozenset(), crowd, _cost)

@@ -17,7 +17,7 @@ async def rescoring(lab: Lab) -> None:
 
 
 async def _rescore(lab: Lab, generated: Answer) -> None:
-    ask = lab.greedy(generated.text_ids, 0 if lab.can(Can.PREFILL_ONLY) else 1)
+    ask = lab.greedy(generated.text_ids, 0)
     scored = (await lab.cold(ask, "prompt and answer scored by prefill"))[0]
     rows = sum(row.phase == "scored" for row in scored.rows)
     lab.happened(
@@ -33,4 +33,10 @@ def _cost(lab: Lab) -> Cost:
     return pool + long + Cost(prefill=pool.prefill + pool.alone + long.prefill + long.alone, answers=pool.answers + 1)
 
 
-CASE = Case("rescoring", "generated against scored by prefill", frozenset({Can.PROMPT_LOGPROBS}), rescoring, _cost)
+CASE = Case(
+    "rescoring",
+    "generated against scored by prefill",
+    frozenset({Can.PROMPT_LOGPROBS, Can.TOKEN_IDS}),
+    rescoring,
+    _cost,
+)

@@ -28,8 +28,7 @@ async def sampled(lab: Lab) -> None:
         await lab.flush()
         async with lab.watching() as watch:
             await lab.together(batch, f"seeded, {how}")
-        if lab.can(Can.COUNTERS):
-            watch.expect_width(len(batch), steps=max(1, lab.sizes.new_tokens // 2 - 2))
+        watch.expect_width(len(batch), steps=max(1, lab.sizes.new_tokens // 2 - 2))
     await lab.alone(asks[0].unscored(), "seeded, warm")
     if lab.can(Can.STREAM):
         await lab.stream(asks[-1].unscored(), "seeded, streamed")
@@ -79,13 +78,11 @@ def _samples_cost(lab: Lab) -> Cost:
     return Cost(prefill=6 * SAMPLES * standard_length(lab, 0), crowd=tokens, answers=4 * SAMPLES)
 
 
-SAMPLED = Case(
-    "sampled", "seeded sampling in several circumstances", frozenset({Can.SEEDS, Can.LISTS}), sampled, _sampled_cost
-)
+SAMPLED = Case("sampled", "seeded sampling in several circumstances", frozenset({Can.SEEDS}), sampled, _sampled_cost)
 N_SAMPLES = Case(
     "samples",
     "n samples, alone against in company",
-    frozenset({Can.SEEDS, Can.SAMPLES, Can.LISTS}),
+    frozenset({Can.SEEDS, Can.SAMPLES}),
     samples,
     _samples_cost,
 )

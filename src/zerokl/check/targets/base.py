@@ -17,9 +17,10 @@ class Can(StrEnum):
     CACHED_COUNT = "reports how many tokens came from the cache"
     EXACT_CACHED_COUNT = "reuses whole pages, all that match: the count can be predicted"
     PROMPT_LOGPROBS = "scores prompts"
-    PREFILL_ONLY = "takes a request for no new tokens"
+    RAW_LOGPROBS = "gives logprobs before temperature"
+    CACHED_SCORES = "scores what follows a cached prefix"
+    TOKEN_IDS = "names tokens by id in its answers"
     TOP_ROWS = "gives top-k rows"
-    LISTS = "takes several prompts in one request"
     STREAM = "streams"
     SEEDS = "takes a seed"
     UNSEEDED_REPEATS = "promises that unseeded sampling repeats too"
@@ -92,7 +93,7 @@ class Target(Protocol):
     async def counters(self) -> Counters: ...
 
     async def ask(self, asks: Sequence[Ask]) -> list[list[Answer]]:
-        """One HTTP request; per ask its samples."""
+        """All at once, in one HTTP request where the route takes lists; per ask its samples."""
         ...
 
     async def stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
