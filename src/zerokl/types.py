@@ -171,7 +171,10 @@ class Pending(Protocol):
 
 
 class StepRunner(Protocol):
-    """The numerics side, as the engine sees it. `lag` is how many submitted steps may be uncommitted: 0 CPU, 1 GPU."""
+    """The numerics side, as the engine sees it. `lag` is how many submitted steps may be uncommitted: 0 CPU, 1 GPU.
+
+    Steps run in the order of their submission: what a step writes, every later one reads, and no earlier one does.
+    """
 
     lag: int
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import merge
 from operator import attrgetter
@@ -173,8 +172,9 @@ class Scheduler:
         """Admits as late as it can: a request that the budget doesn't reach may find more in the cache later."""
         planned: list[Planned] = []
         prefilling = [state for state in self._running if state.num_ready > 0 and not state.is_decoding]
+        places = max(self.limits.max_running_requests - len(self._running), 0)
         admitting = True
-        for state in merge(prefilling, list(self._waiting), key=_order):
+        for state in merge(prefilling, self._waiting[:places], key=_order):
             if budget == 0:
                 break
             if state.lease is None:
@@ -185,9 +185,7 @@ class Scheduler:
         return planned
 
     def _admit(self, state: RequestState) -> bool:
-        """Moves the head of the queue to the running, if there is a place and room for its tokens."""
-        if len(self._running) >= self.limits.max_running_requests:
-            return False
+        """Moves the head of the queue to the running, if there is room for its tokens."""
         if self._refused and self._refused[0] is state and self.cache.room <= self._refused[1]:
             return False
         first_time = state.cached_tokens is None
@@ -266,7 +264,6 @@ class Scheduler:
             self._requeue(state)
 
 
-def _remove(states: Sequence[RequestState], state: RequestState) -> None:
+def _remove(states: list[RequestState], state: RequestState) -> None:
     if state in states:
-        assert isinstance(states, list)
         states.remove(state)
