@@ -1,0 +1,192 @@
+"""From a config to an engine: the one place where checkpoint, tokenizer, model, runner, cache and scheduler meet."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerokl import _native, checkpoints, models
+from zerokl.cache import Cache
+from zerokl.checkpoints import hub
+from zerokl.checkpoints.folder_tokenizer import read_tokenizer
+from zerokl.config import Config
+from zerokl.engine.fingerprint import Evidence, fingerprint
+from zerokl.engine.intake import Intake, Served
+from zerokl.engine.loop import Engine
+from zerokl.engine.process import EngineProcess
+from zerokl.engine.seeds import default_seed
+from zerokl.errors import CheckpointError, ConfigError
+from zerokl.ops import Matrix
+from zerokl.ops.attention import CHUNK
+from zerokl.runner import CpuRunner, bytes_per_token, known_answer_digest, pages_that_fit
+from zerokl.scheduler import Limits, Scheduler
+from zerokl.tokenizer import Tokenizer
+from zerokl.types import TokenizerFiles
+from zerokl.wire.messages import PROTOCOL, Hello, Sampling
+
+log = logging.getLogger(__name__)
+
+GENERATION_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What a model's generation_config.json says about sampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine that can run, and what is known about it."""
+
+    engine: Engine
+    served: Served
+    tokenizer: Tokenizer
+    hello: Hello
+
+
+def build(config: Config, run_folder: str | Path | None = None) -> Built:
+    """Load everything. With a run folder the tokenizer comes from there, as the frontends have it.
+
+    Raises ConfigError, CheckpointError or UnsupportedModel for what the caller can mend, EngineError for a machine
+    whose arithmetic is not the contract's.
+    """
+    check_supported(config)
+    began = time.monotonic()
+    if config.threads is not None:
+        _native.set_threads(config.threads)
+    checkpoint = checkpoints.open(hub.resolve(config.model, config.revision), load_format=config.load_format)
+    tokenizer = Tokenizer.load(run_folder) if run_folder else Tokenizer(tokenizer_files(config, checkpoint))
+    model = models.load(checkpoint, config)
+    num_pages = pages_that_fit(model, config)
+    runner = CpuRunner(model, num_pages, config.page_size)
+    cache = Cache(num_pages, config.page_size, not config.disable_radix_cache)
+    limits = Limits(
+        context_length=model.context_length,
+        max_running_requests=config.max_running_requests,
+        max_queued_requests=config.max_queued_requests,
+        chunked_prefill_size=config.chunked_prefill_size,
+    )
+    served = Served(
+        tokenizer=tokenizer,
+        vocab=model.vocab_size,
+        context=model.context_length,
+        eos_ids=frozenset(token for token in tokenizer.special.eos_ids if token < model.vocab_size),
+        default_seed=default_seed(config.random_seed),
+        defaults=sampling_defaults(config, checkpoint.generation_config),
+    )
+    log.info("built in %.2f s: %s, %d cache pages", time.monotonic() - began, model.architecture, num_pages)
+    hello = hello_of(config, checkpoint, model, served, tokenizer.digest, num_pages)
+    return Built(Engine(Scheduler(limits, cache, runner.lag), runner), served, tokenizer, hello)
+
+
+def build_process(config: Config, run_folder: str | Path | None, socket: str | Path) -> EngineProcess:
+    """An engine behind a socket, ready to `run`."""
+    built = build(config, run_folder)
+    return EngineProcess(built.engine, Intake(built.served), built.hello, socket)
+
+
+def check_supported(config: Config) -> None:
+    """Options that the config knows but this engine doesn't have yet. Better no server than one that ignores them."""
+    for name, only in (("device", "cpu"), ("logprobs_mode", "raw"), ("tp_leaves", 1)):
+        if getattr(config, name) != only:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} {getattr(config, name)} is not supported yet; only {only} is")
+
+
+def tokenizer_files(config: Config, checkpoint: checkpoints.Checkpoint) -> TokenizerFiles:
+    """The checkpoint's tokenizer, or what options put in its place."""
+    files = checkpoint.tokenizer
+    if config.tokenizer_path:
+        path = Path(config.tokenizer_path).expanduser()
+        if path.is_dir():
+            files = read_tokenizer(path, checkpoint.config, checkpoint.generation_config)
+        else:
+            files = checkpoints.open(path).tokenizer
+    if files is None:
+        raise ConfigError(f"{config.tokenizer_path or checkpoint.path}: no tokenizer there; name one: tokenizer_path")
+    if not config.chat_template:
+        return files
+    try:
+        template = Path(config.chat_template).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template {config.chat_template}: {error}") from error
+    return dataclasses.replace(files, chat_template=template)
+
+
+def sampling_defaults(config: Config, generation_config: Mapping[str, Any]) -> Sampling:
+    """What absent sampling values become. OpenAI's defaults are the neutral ones, so nothing is set."""
+    if config.sampling_defaults == "openai":
+        return Sampling()
+    given = {key: generation_config[key] for key in GENERATION_KEYS if generation_config.get(key) is not None}
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(f"generation_config: {key} is {value!r}, not a number")
+    if "top_k" in given:
+        given["top_k"] = int(given["top_k"]) or -1  # Hugging Face writes "all" as 0
+    values: dict[str, Any] = {key: value if key == "top_k" else float(value) for key, value in given.items()}
+    return Sampling(**values)
+
+
+def hello_of(
+    config: Config,
+    checkpoint: checkpoints.Checkpoint,
+    model: models.Model,
+    served: Served,
+    tokenizer_digest: str,
+    num_pages: int,
+) -> Hello:
+    matrices = list(matrices_of(model.weights))
+    dtypes = tuple(sorted({matrix.dtype for matrix in matrices}))
+    defaults = {key: value for key in GENERATION_KEYS if (value := getattr(served.defaults, key)) is not None}
+    evidence = Evidence(
+        weights=checkpoint.digest,
+        weight_dtypes=dtypes,
+        attention_chunk=CHUNK,
+        known_answers=known_answer_digest(),
+        tokenizer=tokenizer_digest,
+        default_seed=served.default_seed,
+        sampling_defaults=defaults,
+    )
+    pool_tokens = num_pages * config.page_size
+    facts = {
+        "model_type": checkpoint.config.get("model_type"),
+        "architectures": checkpoint.config.get("architectures"),
+        "dtype": ",".join(dtypes),
+        "num_layers": model.num_layers,
+        "weight_bytes": sum(matrix.nbytes for matrix in matrices),
+        "kv_bytes": pool_tokens * bytes_per_token(model),
+        "device": config.device,
+        "isa": _native.isa(),
+        "threads": _native.threads(),
+        "fingerprint_of": dataclasses.asdict(evidence),
+    }
+    return Hello(
+        protocol=PROTOCOL,
+        fingerprint=fingerprint(config, evidence),
+        vocab=served.vocab,
+        context=served.context,
+        eos_ids=sorted(served.eos_ids),
+        bos_id=None,
+        max_running=config.max_running_requests,
+        max_queued=config.max_queued_requests,
+        pool_tokens=pool_tokens,
+        page_size=config.page_size,
+        default_seed=served.default_seed,
+        sampling_defaults=served.defaults,
+        facts=json.dumps(facts),
+    )
+
+
+def matrices_of(parameters: object) -> Iterator[Matrix]:
+    """Every packed matrix of a model, once."""
+    if isinstance(parameters, Matrix):
+        yield parameters
+    elif isinstance(parameters, list | tuple):
+        for part in parameters:
+            yield from matrices_of(part)
+    elif hasattr(parameters, "__dict__"):
+        seen = {id(part): part for part in vars(parameters).values()}
+        for part in seen.values():
+            yield from matrices_of(part)

@@ -1,0 +1,61 @@
+"""The fingerprint: two servers that have the same one answer the same request with the same bits.
+
+What can move a bit is in it, and nothing else: the options marked `bits=True`, as they were resolved; what was loaded;
+and the known answers, by which this machine shows that it computes as the contract says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from zerokl.config import Config, options
+
+CONTRACT = 1
+"""Version of the numeric contract; raised with every line under "Bits" in the changelog that no other part shows."""
+PREFIX = "fp_"
+HEX_DIGITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the options do not say."""
+
+    weights: str
+    """Digest of the checkpoint's weights."""
+    weight_dtypes: tuple[str, ...]
+    """Of the matrices in memory, sorted."""
+    attention_chunk: int
+    """Keys per chunk."""
+    quantisation: str = ""
+    """How weights are kept, if not as plain numbers."""
+    activation_dtype: str = "float32"
+    kv_dtype: str = "float32"
+    device_family: str = "cpu"
+    known_answers: str
+    """Digest of every operation's answers on this machine."""
+    tokenizer: str
+    """Digest of tokenizer, special ids and chat template."""
+    default_seed: int = 0
+    sampling_defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+RESOLVED = ("dtype", "chat_template", "random_seed", "sampling_defaults")
+"""Options that `Evidence` shows as what they came to: a path or "auto" says less than the thing itself."""
+
+
+def fingerprint(config: Config, evidence: Evidence) -> str:
+    """`fp_` and 32 hex digits."""
+    chosen = {one.name: getattr(config, one.name) for one in options() if one.metadata["bits"]}
+    facts: dict[str, Any] = {
+        "contract": CONTRACT,
+        **{name: value for name, value in chosen.items() if name not in RESOLVED},
+        **{one.name: getattr(evidence, one.name) for one in dataclasses.fields(evidence)},
+    }
+    canonical = orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)
+    return PREFIX + hashlib.sha256(canonical).hexdigest()[:HEX_DIGITS]
