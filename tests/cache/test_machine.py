@@ -241,7 +241,7 @@ class CacheMachine(RuleBasedStateMachine):
             held.locked.append(prefix)
 
 
-SETTINGS = settings(max_examples=100, stateful_step_count=30, deadline=None, derandomize=True, database=None)
+SETTINGS = settings(max_examples=80, stateful_step_count=30, deadline=None, derandomize=True, database=None)
 TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = SETTINGS
 

@@ -387,6 +387,15 @@ def test_a_preempted_request_is_the_head_of_the_queue(lag):
     assert firsts.index(2) > max(index for index, id in enumerate(firsts) if id == 1)
 
 
+@LAGS
+def test_five_hundred_requests_on_a_tiny_pool_all_finish_as_alone(lag):
+    crowd = fake_crowd(lag=lag, num_pages=12, page_size=2, budget=32, running=64, context_length=24)
+    requests = [request(id, 1 + id % 7, 1 + id % 9, first=id % 5) for id in range(500)]
+    assert crowd.serve(*requests) == [answer_alone(one, 24) for one in requests]
+    counters = crowd.scheduler.stats.counters
+    assert (counters.finished, counters.preemptions > 50) == (500, True)
+
+
 def test_nothing_is_evicted_for_an_admission_that_fails():
     crowd = fake_crowd(num_pages=4, page_size=4)
     crowd.submit(request(0, 8, 5))
