@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from zerokl.ops.sample import Draw
+
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
@@ -30,3 +32,20 @@ def rms_norm(x: F32, weight: F32, eps: float, out: F32) -> None: ...
 def rope_table(positions: I32, inv_freq: NDArray[np.float64], scale: float, cos: F32, sin: F32) -> None: ...
 def rope(x: F32, cos: F32, sin: F32, interleaved: bool, out: F32) -> None: ...
 def swiglu(gate_up: F32, out: F32) -> None: ...
+def store_kv(k_pool: F32, v_pool: F32, slots: I32, k: F32, v: F32) -> None: ...
+def attention(
+    y: F32,
+    q: F32,
+    k: F32,
+    v: F32,
+    positions: I32,
+    row_starts: I32,
+    page_table: I32,
+    factor: float,
+    cap: float,
+    window: int,
+    sinks: F32 | None,
+) -> None: ...
+def score(logits: F32, targets: I32, ids: I32, chosen: F32, top_ids: I32, top: F32, by_id: F32) -> None: ...
+def sample(logits: F32, draws: Sequence[Draw], ids: I32) -> None: ...
+def process(logits: F32, draws: Sequence[Draw], processed: F32) -> None: ...

@@ -11,7 +11,7 @@ from zerokl.ops.linear import linear
 from zerokl.ops.matrix import Matrix, pack
 from zerokl.ops.rms_norm import rms_norm
 from zerokl.ops.rope import rope, rope_table
-from zerokl.ops.sample import Draw, sample
+from zerokl.ops.sample import Draw, process, sample
 from zerokl.ops.score import score
 from zerokl.ops.swiglu import swiglu
 
@@ -24,6 +24,7 @@ __all__ = [
     "embedding",
     "linear",
     "pack",
+    "process",
     "rms_norm",
     "rope",
     "rope_table",

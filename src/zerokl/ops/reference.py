@@ -13,117 +13,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zerokl.ops.attention import CHUNK, score_factors
-from zerokl.ops.kv import F32, LayerKV
+from zerokl.ops.kv import F32, I32, LayerKV
+from zerokl.ops.reference_numbers import F64, LN_2, LOG2_E, exp, exp2, f32, fma, fold, lane_sum, log2, sin_cos, tanh
 from zerokl.ops.sample import GREEDY_BELOW, Draw
 from zerokl.ops.score import BLOCK
 from zerokl.types import Logprobs, LogprobSpec
 
-LANES = 16
-
-# --- numbers -------------------------------------------------------------------------------------------------------
+# --- dense ---------------------------------------------------------------------------------------------------------
 
 
-def f32(value: Any) -> Any:
-    return np.asarray(value, np.float32)[()]
+def pack(weight: NDArray[Any], dtype: str) -> F32:
+    """The numbers that the packed matrix stands for. uint16 is the bits of bf16."""
+    exact = (weight.astype(np.uint32) << 16).view(np.float32) if weight.dtype == np.uint16 else f32(weight)
+    if dtype == "bfloat16":
+        bits = exact.view(np.uint32)
+        rounded = bits + 0x7FFF + (bits >> 16 & 1)  # half a unit, and a tie goes to even
+        return (np.where(np.isnan(exact), bits | 0x400000, rounded) >> 16 << 16).astype(np.uint32).view(np.float32)
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return exact.astype(np.float16).astype(np.float32)
+    return exact
 
 
-LOG2_E, LN_2 = f32(1.4426950408889634), f32(0.6931471805599453)
+def embedding(weight: F32, ids: I32) -> F32:
+    return weight[ids]
 
 
 @np.errstate(all="ignore")
-def fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c with one rounding, for f32 scalars and arrays, subnormals included.
-
-    The product is exact in float64. The sum is rounded to float64 *to odd* (an inexact sum ends in a 1 bit), and a
-    number rounded to odd with at least two bits to spare rounds on as the exact number would.
-    """
-    product, c = np.float64(f32(a)) * np.float64(f32(b)), np.float64(f32(c))
-    total = np.asarray(product + c)
-    shadow = total - product
-    lost = (product - (total - shadow)) + (c - shadow)  # exactly what the sum rounded away
-    even = total.view(np.int64) & 1 == 0
-    odd = np.nextafter(total, np.copysign(np.inf, lost))
-    return np.where(np.isfinite(total) & (lost != 0) & even, odd, total).astype(np.float32)[()]
+def linear(x: F32, weight: F32, *, bias: F32 | None = None, residual: F32 | None = None) -> Any:
+    y = np.zeros((len(x), len(weight)), np.float32)
+    for k in range(weight.shape[1]):
+        y = fma(x[:, k, None], weight[None, :, k], y)
+    y = y if bias is None else y + bias
+    return y if residual is None else y + residual
 
 
-def fold(lanes: F32) -> F32:
-    """The tree over the 16 lanes of the last axis: (i, i+8), (i, i+4), (i, i+2), (0, 1)."""
-    for half in (8, 4, 2, 1):
-        lanes = lanes[..., :half] + lanes[..., half : 2 * half]
-    return lanes[..., 0]
+@np.errstate(all="ignore")
+def rms_norm(x: F32, weight: F32, eps: float) -> Any:
+    lanes = np.zeros((*x.shape[:-1], 16), np.float32)
+    for i in range(x.shape[-1]):
+        lanes[..., i % 16] = fma(x[..., i], x[..., i], lanes[..., i % 16])
+    factor = f32(1) / np.sqrt(fold(lanes) / f32(x.shape[-1]) + f32(eps))
+    return x * factor[..., None] * weight
 
 
-def lane_sum(values: F32, first: int = 0) -> F32:
-    """Sum over the last axis: 16 lanes by (first + index) mod 16, each in order from +0, then the tree."""
-    lanes = np.zeros((*values.shape[:-1], LANES), np.float32)
-    for i in range(values.shape[-1]):
-        lanes[..., (first + i) % LANES] += values[..., i]
-    return fold(lanes)
+def rope_table(positions: I32, inv_freq: F64, scale: float = 1.0) -> tuple[F32, F32]:
+    sin, cos = sin_cos(positions[:, None] * inv_freq)
+    return (cos * scale).astype(np.float32), (sin * scale).astype(np.float32)
 
 
-def safe(maximum: F32) -> F32:
-    """What is subtracted for a maximum: 0 where it is -inf, so that no inf - inf arises."""
-    return np.where(maximum == -np.inf, f32(0), maximum)
-
-
-# --- elementary functions: crates/zerokl-kernels/src/math.rs, step by step ------------------------------------------
-
-EXP2 = f32([LN_2, 0.2402265, 0.05550357, 0.009618031, 0.001339089, 0.00015469761])
-LOG2 = f32(
-    [LOG2_E, -0.72134733, 0.48089823, -0.36069664, 0.28856742]
-    + [-0.2396173, 0.20460032, -0.19106336, 0.18617734, -0.109951]
-)
-TANH = f32([-0.33333316, 0.13332586, -0.05385231, 0.021071678, -0.0062742396])
-
-
-def horner(x: Any, coefficients: F32) -> Any:
-    """c[0] + x * (c[1] + x * (...)), one fma per step."""
-    y = coefficients[-1]
-    for c in coefficients[-2::-1]:
-        y = fma(y, x, c)
+def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False) -> F32:
+    pairs, y = cos.shape[1], x.copy()
+    if interleaved:
+        first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    else:
+        first, second = slice(0, pairs), slice(pairs, 2 * pairs)
+    a, b, cos, sin = x[..., first], x[..., second], cos[:, None], sin[:, None]
+    y[..., first], y[..., second] = a * cos - b * sin, b * cos + a * sin
     return y
 
 
 @np.errstate(all="ignore")
-def exp2(x: Any) -> Any:
-    x = np.where(f32(-160) > x, f32(-160), x)
-    x = np.where(f32(129) < x, f32(129), x)
-    whole = whole_number(x)
-    fraction = x - whole
-    half = whole_number(whole * f32(0.5))
-    return (fma(fraction, horner(fraction, EXP2), 1) * power_of_two(half) * power_of_two(whole - half))[()]
-
-
-def whole_number(x: Any) -> Any:
-    """The nearest integer, ties to even: adding 1.5 * 2^23 leaves no room for a fraction."""
-    return (x + f32(12582912)) - f32(12582912)
-
-
-def power_of_two(n: Any) -> Any:
-    return np.ldexp(f32(1), np.nan_to_num(n).astype(np.int32))
-
-
-@np.errstate(all="ignore")
-def log2(x: Any) -> Any:
-    x = np.asarray(x, np.float32)
-    tiny = x < np.finfo(np.float32).tiny
-    bits = np.where(tiny, x * f32(2.0**23), x).view(np.int32)
-    exponent = (bits - f32(np.sqrt(0.5)).view(np.int32)) >> 23
-    fraction = (bits - (exponent << 23)).view(np.float32) - f32(1)
-    whole = exponent.astype(np.float32) - np.where(tiny, f32(23), f32(0))
-    y = fma(fraction, horner(fraction, LOG2), whole)
-    y = np.where(x < np.inf, y, x)
-    y = np.where(x < 0, f32(np.nan), y)
-    return np.where(x == 0, f32(-np.inf), y)[()]
-
-
-def tanh(u: F32) -> F32:
-    """Near 0 a polynomial, else (1 - t) / (1 + t) with t = exp2(-2 |u| log2 e)."""
-    size, square = np.abs(u), u * u
-    small = fma(size * square, horner(square, TANH), size)
-    t = exp2(size * (f32(-2) * LOG2_E))
-    y = np.where(size < f32(0.55), small, (f32(1) - t) / (f32(1) + t))
-    return np.where(u < 0, -y, y)
+def swiglu(gate_up: F32) -> Any:
+    gate, up = np.split(gate_up, 2, axis=-1)
+    return gate / (f32(1) + exp(-gate)) * up
 
 
 # --- the cache and attention ---------------------------------------------------------------------------------------
@@ -160,7 +113,7 @@ def attention(
     return y.reshape(rows, heads * size)
 
 
-def gather(kv: LayerKV, pages: NDArray[np.int32], num_keys: int, heads: int) -> tuple[F32, F32]:
+def gather(kv: LayerKV, pages: I32, num_keys: int, heads: int) -> tuple[F32, F32]:
     """Keys and values of one sequence as plain [num_keys, H, D], one copy per query head."""
     positions = np.arange(num_keys)
     page, offset = pages[positions // kv.ragged.page_size], positions % kv.ragged.page_size
@@ -170,7 +123,7 @@ def gather(kv: LayerKV, pages: NDArray[np.int32], num_keys: int, heads: int) -> 
 
 def attend(
     q: F32,
-    positions: NDArray[np.int32],
+    positions: I32,
     k: F32,
     v: F32,
     factors: tuple[float, float],
@@ -187,9 +140,11 @@ def attend(
             visible &= keys > positions[:, None] - window
         part = chunk(q, k[keys], v[keys], visible[:, None, :], factors)
         merged = merge((m, total, out), part)
-        seen = visible.any(axis=1)  # a chunk that a row does not see leaves the row alone
-        m, total = np.where(seen[:, None], merged[0], m), np.where(seen[:, None], merged[1], total)
-        out = np.where(seen[:, None, None], merged[2], out)
+        seen: NDArray[np.bool_] = np.any(
+            visible, axis=1, keepdims=True
+        )  # a chunk that a row does not see leaves the row alone
+        m, total = np.where(seen, merged[0], m), np.where(seen, merged[1], total)
+        out = np.where(seen[..., None], merged[2], out)
     if sinks is not None:
         m, total, out = merge((m, total, out), (sinks * LOG2_E, np.ones_like(total), np.zeros_like(out)))
     return np.where((positions >= 0)[:, None, None], out / total[..., None], f32(0))
@@ -221,11 +176,16 @@ def merge(old: State, new: State) -> State:
     return m, total, fma(old[2], a[..., None], new[2] * b[..., None])
 
 
+def safe(maximum: F32) -> F32:
+    """What is subtracted for a maximum: 0 where it is -inf, so that no inf - inf arises."""
+    return np.where(maximum == -np.inf, f32(0), maximum)
+
+
 # --- logits --------------------------------------------------------------------------------------------------------
 
 
 @np.errstate(all="ignore")
-def score(logits: F32, targets: NDArray[np.int32], spec: LogprobSpec) -> Logprobs:
+def score(logits: F32, targets: I32, spec: LogprobSpec) -> Logprobs:
     rows, vocabulary = logits.shape
     num_top = min(spec.num_top, vocabulary)
     logprobs = np.stack([log_softmax(x) for x in logits]) if rows else logits
@@ -242,7 +202,7 @@ def score(logits: F32, targets: NDArray[np.int32], spec: LogprobSpec) -> Logprob
     )
 
 
-def log_softmax(x: F32) -> F32:
+def log_softmax(x: F32) -> Any:
     top, total = x.max(), f32(0)
     for start in range(0, len(x), BLOCK):
         block = x[start : start + BLOCK]
@@ -261,13 +221,13 @@ def ranked(x: F32) -> NDArray[np.intp]:
 
 
 @np.errstate(all="ignore")
-def sample(logits: F32, draws: Sequence[Draw]) -> NDArray[np.int32]:
+def sample(logits: F32, draws: Sequence[Draw]) -> I32:
     ids = np.empty(len(draws), np.int32)
     for row, (x, draw) in enumerate(zip(logits, draws, strict=True)):
         params = draw.params
         x = process_row(x, draw)
         noise = gumbel(random_words(params.seed, params.stream, draw.position, len(x)))
-        ids[row] = np.argmax(x if params.temperature < GREEDY_BELOW else x + noise)
+        ids[row] = np.argmax(x if is_greedy(draw) else x + noise)
     return ids
 
 
@@ -277,14 +237,14 @@ def process(logits: F32, draws: Sequence[Draw]) -> F32:
     return np.stack(rows) if rows else logits.copy()
 
 
-def process_row(x: F32, draw: Draw) -> F32:
+def process_row(x: F32, draw: Draw) -> Any:
     params, x = draw.params, penalised(x, draw)
     for token, bias in params.logit_bias:
         x[token] += f32(bias)
     if draw.mask is not None:
         allowed = np.unpackbits(np.frombuffer(draw.mask, np.uint8), bitorder="little")[: len(x)]
         x = np.where(allowed == 1, x, f32(-np.inf))
-    if params.temperature < GREEDY_BELOW:
+    if is_greedy(draw):
         return np.where(np.arange(len(x)) == np.argmax(x), f32(0), f32(-np.inf))
     x = x / f32(params.temperature)
     order = ranked(x)
@@ -301,6 +261,10 @@ def process_row(x: F32, draw: Draw) -> F32:
     return np.where(keep, x, f32(-np.inf))
 
 
+def is_greedy(draw: Draw) -> bool:
+    return bool(f32(draw.params.temperature) < f32(GREEDY_BELOW))
+
+
 def penalised(x: F32, draw: Draw) -> F32:
     x, params = x.copy(), draw.params
     prompt, output = draw.history or ((), ())
@@ -313,7 +277,7 @@ def penalised(x: F32, draw: Draw) -> F32:
     return x
 
 
-def gumbel(r: NDArray[np.uint32]) -> F32:
+def gumbel(r: NDArray[np.uint32]) -> Any:
     """-log(E), E = -log(u), u = (r + 1/2) / 2^32.
 
     h is u or 1 - u, whichever is below 1/2. If it is 1 - u, then log(u) = log(w) + error / w with w = 1 - h as
@@ -340,7 +304,9 @@ def philox(counter: list[NDArray[np.uint64]], key: tuple[int, int]) -> list[NDAr
     a, b, c, d = counter
     low = np.uint64(0xFFFFFFFF)
     for turn in range(10):
-        keys = [np.uint64((k + turn * step) & 0xFFFFFFFF) for k, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True)]
         first, second = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
-        a, b, c, d = (second >> np.uint64(32)) ^ b ^ keys[0], second & low, (first >> np.uint64(32)) ^ d ^ keys[1], first & low
+        left = np.uint64(key[0] + turn * 0x9E3779B9 & 0xFFFFFFFF)
+        right = np.uint64(key[1] + turn * 0xBB67AE85 & 0xFFFFFFFF)
+        a, b = (second >> np.uint64(32)) ^ b ^ left, second & low
+        c, d = (first >> np.uint64(32)) ^ d ^ right, first & low
     return [a, b, c, d]

@@ -44,9 +44,9 @@ def sample(logits: F32, draws: Sequence[Draw]) -> I32:
     Raises      ShapeError, UnsupportedDtype; EngineError for a NaN, a +inf or a row where nothing may be drawn
     Oracle      ops/reference.py: sample
     """
-    rows = _Rows(logits, draws)
+    check_draws(logits, draws)
     ids = np.empty(len(draws), np.int32)
-    _native.sample(logits, *rows.columns(), ids)
+    _native.sample(logits, draws, ids)
     return ids
 
 
@@ -76,7 +76,14 @@ def process(logits: F32, draws: Sequence[Draw]) -> F32:
     Raises      as `sample`
     Oracle      ops/reference.py: process
     """
-    rows = _Rows(logits, draws)
+    check_draws(logits, draws)
     processed = np.empty(logits.shape, np.float32)
-    _native.process(logits, *rows.columns(), processed)
+    _native.process(logits, draws, processed)
     return processed
+
+
+def check_draws(logits: F32, draws: Sequence[Draw]) -> None:
+    """One draw per row of a [R, V] array with V > 0. What a draw holds is checked by the kernel."""
+    if logits.ndim != 2 or logits.shape[1] == 0:
+        raise ShapeError(f"logits must be [R, V] with V > 0, not {list(logits.shape)}")
+    check_array("logits", logits, np.float32, (len(draws), logits.shape[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zerokl import _native
-from zerokl.errors import EngineError, ShapeError
+from zerokl.errors import ShapeError
 from zerokl.ops.kv import F32, I32, check_array
 from zerokl.types import Logprobs, LogprobSpec
 
@@ -40,6 +40,4 @@ def score(logits: F32, targets: I32, spec: LogprobSpec) -> Logprobs:
     top_ids, top = np.empty((rows, num_top), np.int32), np.empty((rows, num_top), np.float32)
     by_id = np.empty((rows, len(ids)), np.float32)
     _native.score(logits, targets, ids, chosen, top_ids, top, by_id)
-    return Logprobs(
-        rows, num_top, len(ids), chosen.tobytes(), top_ids.tobytes(), top.tobytes(), by_id.tobytes()
-    )
+    return Logprobs(rows, num_top, len(ids), chosen.tobytes(), top_ids.tobytes(), top.tobytes(), by_id.tobytes())
