@@ -45,21 +45,24 @@ pub fn linear(cpu: Cpu, x: &[f32], weight: &Matrix, epilogue: Epilogue<'_>, out:
     }
 }
 
-/// Rows and panels of a register block, by rows at hand: as many accumulators as AVX-512 has registers for.
-const ROWS: usize = 12;
-/// Rows of a tile: a multiple of ROWS, so that tiles cut between register blocks.
-const TILE_ROWS: usize = 8 * ROWS;
-/// Panels of a tile.
-const TILE_PANELS: usize = 12;
-/// Depth of a K block: 12 panels of bf16 are 384 KB, the rows of a tile 384 KB.
+/// Rows that are stored together, k by k.
+const GROUP: usize = 12;
+/// Rows of a tile: whole groups, so that tiles cut between them.
+const TILE_ROWS: usize = 8 * GROUP;
+/// Depth of a K block: 12 panels of bf16 are 384 KB then, as are the rows of a tile.
 const BLOCK_DEPTH: usize = 1024;
+
+/// Panels of a tile. Few rows: a task is then six streams of weights, small enough that threads end together.
+fn tile_panels(rows: usize) -> usize {
+    if rows <= TILE_ROWS { 6 } else { 12 }
+}
 
 fn product<W: Stored>(cpu: Cpu, x: &[f32], panels: &[W], weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
     let depth = weight.columns;
     let rows = out.len() / weight.rows;
     INTERLEAVED.with_borrow_mut(|scratch| {
         let x = interleave(cpu, x, rows, depth, scratch);
-        cpu.for_tiles(out, weight.rows, TILE_ROWS, TILE_PANELS * PANEL, |tile| {
+        cpu.for_tiles(out, weight.rows, TILE_ROWS, tile_panels(rows) * PANEL, |tile| {
             cpu.run(TileProduct { x, panels, depth, outputs: weight.rows, epilogue, tile });
         });
     });
@@ -79,8 +82,8 @@ fn interleave<'a>(cpu: Cpu, x: &'a [f32], rows: usize, depth: usize, scratch: &'
         scratch.resize(x.len(), 0.0);
     }
     let out = &mut scratch[..x.len()];
-    cpu.for_chunks(out, (ROWS * depth).max(1), |index, mut chunk| {
-        let mut rows = &x[index * ROWS * depth..][..chunk.len()];
+    cpu.for_chunks(out, (GROUP * depth).max(1), |index, mut chunk| {
+        let mut rows = &x[index * GROUP * depth..][..chunk.len()];
         while !chunk.is_empty() {
             let group = group_size(chunk.len() / depth);
             let (from, rest) = rows.split_at(group * depth);
@@ -100,7 +103,7 @@ fn interleave<'a>(cpu: Cpu, x: &'a [f32], rows: usize, depth: usize, scratch: &'
 #[inline(always)]
 fn group_size(left: usize) -> usize {
     match left {
-        ROWS.. => ROWS,
+        GROUP.. => GROUP,
         8.. => 8,
         4.. => 4,
         2.. => 2,
@@ -140,44 +143,60 @@ impl<W: Stored> TileProduct<'_, '_, W> {
         let Range { mut start, end } = self.tile.rows.clone();
         while start < end {
             let group = group_size(end - start);
-            match group {
-                ROWS => self.panels::<L, ROWS, 2>(start, &k),
-                8 => self.panels::<L, 8, 3>(start, &k),
-                4 => self.panels::<L, 4, 4>(start, &k),
-                2 => self.panels::<L, 2, 6>(start, &k),
-                _ => self.panels::<L, 1, 6>(start, &k),
+            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 12 of 16.
+            match (group, L::REGISTERS) {
+                (GROUP, 1) => self.panels::<L, GROUP, 12, 2>(start, &k),
+                (8, 1) => self.panels::<L, 8, 8, 3>(start, &k),
+                (4, 1) => self.panels::<L, 4, 4, 4>(start, &k),
+                (2, 1) => self.panels::<L, 2, 2, 6>(start, &k),
+                (1, 1) => self.panels::<L, 1, 1, 6>(start, &k),
+                (GROUP, _) => self.panels::<L, GROUP, 6, 1>(start, &k),
+                (8, _) => self.panels::<L, 8, 4, 1>(start, &k),
+                (4, _) => self.panels::<L, 4, 4, 1>(start, &k),
+                (2, _) => self.panels::<L, 2, 2, 2>(start, &k),
+                _ => self.panels::<L, 1, 1, 6>(start, &k),
             }
             start += group;
         }
     }
 
+    /// All panels of the tile for a group of G rows, in blocks of R rows and P panels.
     #[inline(always)]
-    fn panels<L: Lanes, const R: usize, const P: usize>(&mut self, row: usize, k: &Range<usize>) {
-        let mut panel = self.tile.columns.start / PANEL;
+    fn panels<L: Lanes, const G: usize, const R: usize, const P: usize>(&mut self, group: usize, k: &Range<usize>) {
         let end = self.tile.columns.end.div_ceil(PANEL);
-        while panel + P <= end {
-            self.block::<L, R, P>(row, panel, k);
-            panel += P;
-        }
+        let mut panel = self.tile.columns.start / PANEL;
         while panel < end {
-            self.block::<L, R, 1>(row, panel, k);
-            panel += 1;
+            let whole = panel + P <= end;
+            for row in (0..G).step_by(R) {
+                if whole {
+                    self.block::<L, G, R, P>(group, row, panel, k);
+                } else {
+                    self.block::<L, G, R, 1>(group, row, panel, k);
+                }
+            }
+            panel += if whole { P } else { 1 };
         }
     }
 
-    /// Chains of R rows and P panels over a block of K, in registers.
+    /// Chains of R rows (from `row` of the group on) and P panels over a block of K, in registers.
     #[inline(always)]
-    fn block<L: Lanes, const R: usize, const P: usize>(&mut self, row: usize, panel: usize, k: &Range<usize>) {
-        let x = &self.x[row * self.depth..][..R * self.depth].as_chunks::<R>().0[k.clone()];
+    fn block<L: Lanes, const G: usize, const R: usize, const P: usize>(
+        &mut self,
+        group: usize,
+        row: usize,
+        panel: usize,
+        k: &Range<usize>,
+    ) {
+        let x = &self.x[group * self.depth..][..G * self.depth].as_chunks::<G>().0[k.clone()];
         let panels = std::array::from_fn(|p| &self.panels[(panel + p) * self.depth..][k.clone()]);
         let mut acc = [[L::zero(); P]; R];
         if k.start > 0 {
-            self.each_output(row, panel, &mut acc, |lanes, out, _, _| *lanes = L::load_first(out));
+            self.each_output(group + row, panel, &mut acc, |lanes, out, _, _| *lanes = L::load_first(out));
         }
-        let mut acc = chains(x, panels, acc);
+        let mut acc = chains(x, row, panels, acc);
         let last = k.end == self.depth;
         let Epilogue { bias, residual } = self.epilogue;
-        self.each_output(row, panel, &mut acc, |lanes, out, column, index| {
+        self.each_output(group + row, panel, &mut acc, |lanes, out, column, index| {
             let mut y = *lanes;
             if last && let Some(bias) = bias {
                 y = y.add(L::load_first(&bias[column..][..out.len()]));
@@ -211,10 +230,11 @@ impl<W: Stored> TileProduct<'_, '_, W> {
     }
 }
 
-/// The innermost loop: one fma per output and k, k increasing.
+/// The innermost loop: one fma per output and k, k increasing. Takes rows `first..first + R` of the group.
 #[inline(always)]
-fn chains<L: Lanes, W: Stored, const R: usize, const P: usize>(
-    x: &[[f32; R]],
+fn chains<L: Lanes, W: Stored, const G: usize, const R: usize, const P: usize>(
+    x: &[[f32; G]],
+    first: usize,
     panels: [&[W]; P],
     mut acc: [[L; P]; R],
 ) -> [[L; P]; R] {
@@ -222,7 +242,7 @@ fn chains<L: Lanes, W: Stored, const R: usize, const P: usize>(
     for (k, x) in x.iter().enumerate() {
         let weights: [L; P] = std::array::from_fn(|p| panels[p][k].load());
         for r in 0..R {
-            let x = L::splat(x[r]);
+            let x = L::splat(x[first + r]);
             for p in 0..P {
                 acc[r][p] = weights[p].fma(x, acc[r][p]);
             }

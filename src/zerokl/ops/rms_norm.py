@@ -14,8 +14,8 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     Maths       y = x * (1 / sqrt(mean(x²) + eps)) * w
     Shapes      x [..., E], w [E] -> y [..., E], all f32
     Rounding    f32: sum, mean = sum / f32(E), + f32(eps), square root, 1 / it, x * that, * w, once each
-    Order       lane j of 16 sums x[i]² over i = j mod 16 by fma from +0, i increasing; then the tree (i, i+8), (i, i+4),
-                (i, i+2), (0, 1)
+    Order       lane j of 16 sums x[i]² over i = j mod 16 by fma from +0, i increasing; then the tree (i, i+8),
+                (i, i+4), (i, i+2), (0, 1)
     Same bits   for every number of rows, row position, thread count and instruction set
     Free        rows per task (tests/ops/test_rms_norm.py)
     Frozen      16 lanes and their tree
