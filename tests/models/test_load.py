@@ -18,7 +18,7 @@ def test_a_model_answers_what_a_runner_asks():
 
 def test_an_unknown_architecture_is_refused_with_the_nearest():
     checkpoint = tiny_checkpoint(architectures=["LlamoForCausalLM"])
-    with pytest.raises(UnsupportedModel, match="'LlamoForCausalLM' isn't supported; .*nearest: LlamaForCausalLM"):
+    with pytest.raises(UnsupportedModel, match=r"'LlamoForCausalLM' isn't supported; .*nearest: LlamaForCausalLM"):
         models.load(checkpoint, Config())
 
 
