@@ -1,0 +1,97 @@
+"""Answers tokenizer_goldens.py with other people's code; runs in the environment of transformers and sentencepiece.
+
+python tools/tokenizer_oracle.py question.json answer.json
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import tokenizers
+import transformers
+from transformers import AutoTokenizer, GPT2Tokenizer, Qwen2Tokenizer
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+NUM_MERGES, NUM_PIECES = 700, 1000
+
+
+def main() -> None:
+    question = json.loads(Path(sys.argv[1]).read_text())
+    answer = train(question["corpus"], question["texts"]) if question["task"] == "train" else encode(question)
+    names = (transformers, tokenizers, sentencepiece)
+    answer["made with"] = {module.__name__: module.__version__ for module in names}
+    Path(sys.argv[2]).write_text(json.dumps(answer))
+
+
+def train(corpus: list[str], texts: list[str]) -> dict[str, Any]:
+    """Vocabularies learned from `corpus`, in which no special token stands."""
+    return {"bpe": train_bpe(corpus), "sentencepiece": train_sentencepiece(corpus, texts)}
+
+
+def train_bpe(corpus: list[str]) -> dict[str, Any]:
+    """Merges learned without any split into words, so that they cross every border a pre-tokenizer draws."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=256 + NUM_MERGES,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        max_token_length=12,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus * 2, trainer)
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return {"merges": [" ".join(merge) for merge in merges], "special": SPECIAL}
+
+
+def train_sentencepiece(corpus: list[str], texts: list[str]) -> dict[str, Any]:
+    """A model with Llama's settings, and its own encoding of the texts."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([line for text in corpus for line in text.replace("\0", "").splitlines()] * 2),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=NUM_PIECES,
+        byte_fallback=True,
+        split_digits=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        character_coverage=0.98,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ids = range(processor.vocab_size())
+    kinds = [(2, processor.is_unknown), (3, processor.is_control), (6, processor.is_byte), (5, processor.is_unused)]
+    return {
+        "tokens": [processor.id_to_piece(i) for i in ids],
+        "scores": [processor.get_score(i) for i in ids],
+        "types": [next((kind for kind, is_kind in kinds if is_kind(i)), 1) for i in ids],
+        "ids": [processor.encode(text) for text in texts],
+    }
+
+
+def encode(question: dict[str, Any]) -> dict[str, Any]:
+    tokenizer = load(question)
+    return {"ids": [tokenizer.encode(text, add_special_tokens=False) for text in question["texts"]]}
+
+
+def load(question: dict[str, Any]) -> Any:
+    """The model's own tokenizer class where transformers has one that takes a vocabulary, else its GGUF loader."""
+    classes = {"gpt-2": GPT2Tokenizer, "qwen2": Qwen2Tokenizer}
+    file = Path(question["file"])
+    loaded = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    if question["kind"] not in classes:
+        return loaded
+    merges = [tuple(merge.split(" ")) for merge in question["merges"]]
+    tokenizer = classes[question["kind"]](vocab=loaded.get_vocab(), merges=merges)
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
+    return tokenizer
+
+
+if __name__ == "__main__":
+    main()
