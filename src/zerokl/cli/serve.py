@@ -6,7 +6,9 @@ import dataclasses
 import http.client
 import json
 import secrets
+import signal
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ def serve(model_name: str, dry_run: bool, **values: Any) -> None:
 def run(config: Config, dry_run: bool = False) -> int:
     """Serve until a signal. Raises ConfigError or CheckpointError for what can be known at once."""
     set_up_logs("zerokl", config.log_level)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the supervisor takes over
     config = settled(config)
     if dry_run:
         click.echo(json.dumps(shown(config), indent=2))

@@ -1,0 +1,169 @@
+"""Requests that end otherwise than they began: clients that leave, engines that die, servers that are full."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.http.conftest import says
+from tests.http.live import Live, live, wait_until
+from tests.http.raw import connect, frames, posted
+
+SLOW = {"step_ms": 10.0}
+LONG = {"text": "hello", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True, "temperature": 0}}
+SHORT = {"text": "hello", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+
+
+def in_flight(server: Live) -> int:
+    return server.frontend.app.service.engine.in_flight
+
+
+def running(server: Live) -> int:
+    stats = server.client.get("/server_info").json()["internal_states"][0]
+    count: int = stats["running"] + stats["queued"]
+    return count
+
+
+def assert_nothing_is_left(server: Live) -> None:
+    wait_until(lambda: in_flight(server) == 0)
+    wait_until(lambda: running(server) == 0)
+    server.engine.engine.scheduler.cache.check()
+    assert server.generate(**SHORT)["text"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions"])
+def test_a_client_that_leaves_frees_everything_at_once(path: str, stream: bool) -> None:
+    with live(engine=SLOW) as server:
+        body: dict[str, Any] = {"stream": stream, "max_tokens": 400, "ignore_eos": True, "prompt": "hello"}
+        body |= {**LONG, "messages": [{"role": "user", "content": "hi"}], "n": 2} if path != "/generate" else LONG
+        body.pop("n", None) if path == "/generate" else None
+        raw = connect(server.url)
+        raw.send("POST", path, json.dumps(body).encode())
+        wait_until(lambda: running(server) > 0)
+        if stream:
+            raw.read_head()
+            raw.chunk()
+        raw.socket.shutdown(socket.SHUT_RDWR)
+        raw.close()
+        wait_until(lambda: in_flight(server) == 0, timeout_s=2)
+        assert_nothing_is_left(server)
+
+
+def test_a_client_that_leaves_mid_body_is_no_request(server: Live) -> None:
+    raw = connect(server.url)
+    raw.socket.sendall(b'POST /generate HTTP/1.1\r\nhost: t\r\ncontent-length: 1000\r\n\r\n{"text"')
+    raw.close()
+    assert_nothing_is_left(server)
+
+
+def test_an_answer_that_is_being_written_is_not_an_abort(server: Live) -> None:
+    """The watcher also wakes when the answer is complete; keep-alive must survive a hundred of those."""
+    for _ in range(100):
+        assert server.post("/generate", SHORT).status_code == 200
+    assert_nothing_is_left(server)
+
+
+def test_the_engines_failure_ends_open_streams_with_an_error_frame_then_503() -> None:
+    script = [says("hello", "ok", fail=True)]
+    with live(script, engine=SLOW) as server:
+        raw = posted(server.url, "/generate", {**SHORT, "stream": True})
+        *got, last = [json.loads(chunk.removeprefix(b"data: ")) for chunk in raw.chunks()[:-1]]
+        assert [frame["text"] for frame in got] == ["o", "ok"]
+        assert list(last) == ["error"]
+        assert last["error"]["type"] == "server_error"
+        wait_until(lambda: server.client.get("/health").status_code == 503)
+        response = server.post("/generate", SHORT)
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "engine_down"
+
+
+def test_the_engines_failure_is_a_500_for_an_answer_that_is_not_streamed() -> None:
+    with live([says("hello", "ok", fail=True)], engine=SLOW) as server:
+        response = server.post("/generate", SHORT)
+        assert response.status_code in (500, 503)
+        assert response.json()["error"]["type"] == "server_error"
+
+
+def test_past_the_limit_requests_are_refused_with_429() -> None:
+    with live(engine={**SLOW, "max_running_requests": 1}, max_running_requests=1, max_queued_requests=2) as server:
+        raws = [posted(server.url, "/generate", {**LONG, "stream": True})]
+        for _ in "12":
+            raws.append(connect(server.url))
+            raws[-1].send("POST", "/generate", json.dumps({**LONG, "stream": True}).encode())
+        wait_until(lambda: in_flight(server) == 3)
+        response = server.post("/generate", SHORT)
+        assert response.status_code == 429
+        assert response.headers["retry-after"] == "1"
+        assert response.json()["error"] == {
+            "message": "3 requests are in flight and this one has 1; the limit is 3. Try again later",
+            "type": "rate_limit_error",
+            "param": None,
+            "code": "queue_full",
+        }
+        assert server.client.get("/health").status_code == 200
+        for raw in raws:
+            raw.close()
+        assert_nothing_is_left(server)
+
+
+def test_a_batch_that_could_never_fit_is_a_400_and_not_a_429() -> None:
+    with live(max_running_requests=1, max_queued_requests=2) as server:
+        response = server.post("/generate", {"text": ["a"] * 4})
+        assert response.status_code == 400
+        assert "prompts times n is 4, more than the 3 requests" in response.json()["error"]["message"]
+
+
+def test_500_requests_at_once_on_a_tiny_page_pool_each_get_their_answer() -> None:
+    engine = {"num_pages": 12, "page_size": 16, "context_length": 128, "max_running_requests": 32}
+    with live(engine=engine) as server:
+
+        async def all_at_once() -> list[httpx.Response]:
+            limits = httpx.Limits(max_connections=500)
+            async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=60) as client:
+                return await asyncio.gather(*(client.post("/generate", json=body_of(i)) for i in range(500)))
+
+        answers = asyncio.run(all_at_once())
+        assert {answer.status_code for answer in answers} == {200}
+        alone = [server.generate(**body_of(i)) for i in range(20)]
+        for i, answer in enumerate(answers):
+            assert answer.json()["output_ids"] == alone[i % 20]["output_ids"]
+        assert_nothing_is_left(server)
+
+
+def body_of(number: int) -> dict[str, Any]:
+    """Twenty different requests, some longer than a page, all sampled by their own seed."""
+    kind = number % 20
+    text = f"request {kind} " * (1 + kind % 4)
+    return {"text": text, "sampling_params": {"max_new_tokens": 8 + kind, "ignore_eos": True, "sampling_seed": kind}}
+
+
+def test_a_server_that_shuts_down_refuses_new_requests_and_ends_the_open_ones() -> None:
+    with live(engine=SLOW) as server:
+        body = {**LONG, "sampling_params": {**LONG["sampling_params"], "max_new_tokens": 30}, "stream": True}
+        raw = posted(server.url, "/generate", body)
+        server.frontend.app.service.engine.draining = True
+        response = server.post("/generate", SHORT)
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "draining"
+        assert server.client.get("/health").status_code == 503
+        assert len(frames(b"".join(raw.chunks()).decode())) == 30
+
+
+def test_before_the_engine_is_there_the_server_says_starting() -> None:
+    with live() as server:
+        engine = server.frontend.app.service.engine
+        engine._was_there, engine._client = False, None
+        response = server.client.get("/health")
+        assert response.status_code == 503
+        assert response.json()["error"] == {
+            "message": "the engine is starting",
+            "type": "server_error",
+            "param": None,
+            "code": "starting",
+        }
