@@ -154,11 +154,11 @@ class Intake:
             return None
         if not -1 <= asked.start <= prompt_tokens:
             raise InvalidRequest(
-                f"logprob_start_len is {asked.start}: -1 to {prompt_tokens} (the prompt's tokens) are allowed",
-                param="logprob_start_len",
+                f"logprob_start is {asked.start}: -1 to {prompt_tokens} (the prompt's tokens) are allowed",
+                param="logprob_start",
             )
         most = min(MAX_TOP, self.served.vocab)
-        for name, count in (("top_logprobs_num", asked.num_top), ("token_ids_logprob", len(asked.ids))):
+        for name, count in (("top_logprobs", asked.num_top), ("token_ids_logprob", len(asked.ids))):
             if count > most:
                 raise InvalidRequest(f"{name} asks for {count}: at most {most} are allowed", param=name)
         check_ids("token_ids_logprob", asked.ids, self.served.vocab)
