@@ -156,7 +156,7 @@ def test_truncated_anywhere_is_one_error(tmp_path: Path, tiny_gguf: Path, share:
         checkpoints.open(path)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_is_read_or_is_our_error(tmp_path: Path, tiny_gguf: Path, data: st.DataObject) -> None:
     content = bytearray(tiny_gguf.read_bytes())

@@ -167,7 +167,7 @@ SAMPLE = tiny_weights({"hidden_size": 8, "intermediate_size": 8, "head_dim": 4, 
                        "mlp_bias": False, "tie_word_embeddings": True}, 0)  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_is_read_or_is_a_checkpoint_error(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "x.safetensors"

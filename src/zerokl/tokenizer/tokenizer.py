@@ -55,10 +55,11 @@ class Tokenizer:
         """Ids of a text. `add_special_tokens` for a plain text, not for a rendered chat, whose template writes BOS."""
         try:
             ids: list[int] = self._library.encode(text, add_special_tokens=add_special_tokens).ids
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"the text holds a lone surrogate at {error.start}, which is not a character"
-            ) from None
+        except TypeError as error:  # what the library says to a str that isn't valid Unicode
+            place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+            if place is None:
+                raise
+            raise InvalidRequest(f"the text holds a lone surrogate at {place}, which is not a character") from error
         return ids
 
     def encode_chat(self, messages: Sequence[dict[str, object]], **options: object) -> list[int]:
