@@ -66,11 +66,13 @@ def shown(config: Config) -> dict[str, Any]:
 
 def write_run_folder(folder: Path, config: Config) -> None:
     """The config and the tokenizer, as both processes will read them."""
-    from zerokl.cli.tokenizer import tokenizer_files
+    from zerokl import checkpoints
+    from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
     from zerokl.tokenizer.run_folder import write_run_folder as write_tokenizer
 
     write_config(folder, config)
-    write_tokenizer(folder, tokenizer_files(config))
+    checkpoint = checkpoints.open(config.model, load_format=config.load_format)
+    write_tokenizer(folder, tokenizer_files(config, checkpoint))
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Any
 from zerokl import _native, checkpoints, models
 from zerokl.cache import Cache
 from zerokl.checkpoints import hub
-from zerokl.checkpoints.folder_tokenizer import read_tokenizer
+from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
 from zerokl.config import Config
 from zerokl.engine.fingerprint import Evidence, fingerprint
 from zerokl.engine.intake import Intake, Served
@@ -27,7 +27,6 @@ from zerokl.ops.attention import CHUNK
 from zerokl.runner import CpuRunner, bytes_per_token, known_answer_digest, pages_that_fit
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
-from zerokl.types import TokenizerFiles
 from zerokl.wire.messages import PROTOCOL, Hello, Sampling
 
 log = logging.getLogger(__name__)
@@ -93,26 +92,6 @@ def check_supported(config: Config) -> None:
         if getattr(config, name) != only:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} {getattr(config, name)} is not supported yet; only {only} is")
-
-
-def tokenizer_files(config: Config, checkpoint: checkpoints.Checkpoint) -> TokenizerFiles:
-    """The checkpoint's tokenizer, or what options put in its place."""
-    files = checkpoint.tokenizer
-    if config.tokenizer_path:
-        path = Path(config.tokenizer_path).expanduser()
-        if path.is_dir():
-            files = read_tokenizer(path, checkpoint.config, checkpoint.generation_config)
-        else:
-            files = checkpoints.open(path).tokenizer
-    if files is None:
-        raise ConfigError(f"{config.tokenizer_path or checkpoint.path}: no tokenizer there; name one: tokenizer_path")
-    if not config.chat_template:
-        return files
-    try:
-        template = Path(config.chat_template).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat_template {config.chat_template}: {error}") from error
-    return dataclasses.replace(files, chat_template=template)
 
 
 def sampling_defaults(config: Config, generation_config: Mapping[str, Any]) -> Sampling:
