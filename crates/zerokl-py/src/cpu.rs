@@ -41,8 +41,10 @@ fn isa() -> &'static str {
 
 #[pyfunction]
 fn set_isa(name: &str) -> PyResult<()> {
-    let isa = Isa::named(name)
-        .ok_or_else(|| PyValueError::new_err(format!("this machine can't run {name:?}; it can run {:?}", isas())))?;
+    let Some(isa) = Isa::named(name) else {
+        let can = isas().join(", ");
+        return Err(PyValueError::new_err(format!("this machine can't run '{name}'; it can run {can}")));
+    };
     change(|cpu| cpu.isa = isa);
     Ok(())
 }

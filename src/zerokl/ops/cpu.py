@@ -33,7 +33,7 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
 
 
 def rope_table(positions: I32, inv_freq: NDArray[np.float64], scale: float) -> tuple[F32, F32]:
-    cos, sin = np.empty((2, len(positions), len(inv_freq)), np.float32)
+    cos, sin = (np.empty((len(positions), len(inv_freq)), np.float32) for _ in range(2))
     _native.rope_table(positions, inv_freq, scale, cos, sin)
     return cos, sin
 

@@ -10,9 +10,7 @@ from zerokl.ops.kv import F32, check_array
 from zerokl.ops.matrix import Matrix
 
 
-def linear(
-    x: F32, weight: Matrix, *, bias: F32 | None = None, residual: F32 | None = None, leaves: int = 1
-) -> F32:
+def linear(x: F32, weight: Matrix, *, bias: F32 | None = None, residual: F32 | None = None, leaves: int = 1) -> F32:
     """x times the transposed weight, then + bias, then + residual.
 
     Maths       y[t, n] = (sum_k x[t, k] w[n, k]) + bias[n] + residual[t, n]
