@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -9,7 +10,10 @@ from zerokl.cli.process import hold_lifeline, set_up_logs
 from zerokl.cli.run_folder import read_config
 from zerokl.engine.build import build_process
 from zerokl.engine.process import serve_signals
+from zerokl.errors import ZeroklError
 from zerokl.server.run import DRAIN_S, ENGINE_SOCKET
+
+log = logging.getLogger(__name__)
 
 
 def main(run_folder: str, lifeline: str) -> int:
@@ -17,7 +21,11 @@ def main(run_folder: str, lifeline: str) -> int:
     config = read_config(folder)
     set_up_logs("engine", config.log_level)
     hold_lifeline(int(lifeline))
-    process = build_process(config, folder, folder / ENGINE_SOCKET)
+    try:
+        process = build_process(config, folder, folder / ENGINE_SOCKET)
+    except ZeroklError as error:  # said in one line; anything else is a bug and keeps its traceback
+        log.error("%s", error)
+        return 1
     serve_signals(process, DRAIN_S)
     return process.run()
 
