@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import orjson
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from zerokl.server import validate
 from zerokl.server.documents import document
 from zerokl.server.fields import shown, table
+from zerokl.server.reference import page
 from zerokl.server.routes import ROUTES
 
 DOCUMENT = orjson.loads(files("zerokl.server").joinpath("fields.json").read_bytes())
@@ -61,3 +63,9 @@ def test_the_openapi_document_has_every_route_and_field() -> None:
     assert set(paths) == {route.path for route in ROUTES}
     schema = paths["/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert list(schema["properties"]) == [field.name for field in table("generate")]
+
+
+def test_the_reference_page_is_the_tables() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
+    assert text == page(), "run `make docs`"
+    assert all(f"`{route.path}`" in text for route in ROUTES)
