@@ -65,6 +65,11 @@ class Model:
     def vocab_size(self) -> int:
         return self.config.vocab_size
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of all packed matrices; vectors are small change."""
+        return sum(matrix.nbytes for matrix in self.weights.matrices())
+
     def forward(self, tokens: np.ndarray, ragged: ops.Ragged, kv_layers: Sequence[ops.LayerKV]) -> np.ndarray:
         """Hidden rows [T, E] after the final norm; stores the tokens' keys and values in `kv_layers`."""
         return self.module.forward(self.weights, self.config, tokens, ragged, kv_layers)

@@ -13,7 +13,7 @@ CheckpointError lists all that is missing, unused or misshapen.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -56,6 +56,15 @@ class Axes(Protocol):
 
 class Parameters(SimpleNamespace):
     """Parameters by name, and `layers`, a list of the same: what a model's forward reads."""
+
+    def matrices(self) -> Iterator[ops.Matrix]:
+        """Every packed matrix, in the table's order."""
+        for value in vars(self).values():
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, Parameters):
+                    yield from part.matrices()
+                elif isinstance(part, ops.Matrix):
+                    yield part
 
 
 How = Callable[[Sequence[np.ndarray], str], Any]

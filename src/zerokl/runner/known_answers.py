@@ -70,10 +70,11 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
     params = SamplingParams(temperature=0.7, top_p=0.9, top_k=50, min_p=0.001, repetition_penalty=1.1, seed=2**40 + 1)
     draws = [ops.Draw(params, 1000 + row, ([5, 6], [7, 7])) for row in range(ROWS)]
     yield "sample", ops.sample(logits, draws).tobytes()
+    yield "process", ops.process(logits, draws).tobytes()
 
 
 def attention_answer() -> bytes:
-    """One sequence of 600 keys, so of two chunks, seen by its last five tokens."""
+    """One sequence of 600 keys, so of two chunks, seen by its last five tokens: plainly, and with every option."""
     length, pages = 600, 75
     ragged = ops.Ragged(
         positions=np.arange(length, dtype=np.int32),
@@ -90,7 +91,9 @@ def attention_answer() -> bytes:
     ops.store_kv(kv, numbers(8, length, KV_HEADS, HEAD_SIZE), numbers(9, length, KV_HEADS, HEAD_SIZE))
     last = np.arange(length - ROWS, length, dtype=np.int32)
     seen = ops.LayerKV(kv.k, kv.v, ops.Ragged(last, last, np.array([0, ROWS], np.int32), ragged.page_table, PAGE_SIZE))
-    return ops.attention(numbers(10, ROWS, HEADS, HEAD_SIZE) * np.float32(8), seen, HEAD_SIZE**-0.5).tobytes()
+    q, scale = numbers(10, ROWS, HEADS, HEAD_SIZE) * np.float32(8), HEAD_SIZE**-0.5
+    options = ops.attention(q, seen, scale, window=100, softcap=20.0, sinks=numbers(11, HEADS))
+    return ops.attention(q, seen, scale).tobytes() + options.tobytes()
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:

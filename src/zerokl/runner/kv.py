@@ -46,8 +46,11 @@ def bytes_per_token(model: Model) -> int:
 
 
 def pages_that_fit(model: Model, config: Config) -> int:
-    """The pool's size: `max_total_tokens` if given, else what the machine and the context length suggest."""
-    tokens = config.max_total_tokens or default_tokens(model, config)
+    """The pool's size: `max_total_tokens` if given, else what the machine and the context length suggest.
+
+    Raises ConfigError if not even one page fits.
+    """
+    tokens = config.max_total_tokens or tokens_that_fit(model, config.mem_fraction_static, available_memory())
     if tokens < config.page_size:
         raise ConfigError(
             f"the cache pool would have {tokens} token slots, less than one page of {config.page_size}: "
@@ -56,11 +59,16 @@ def pages_that_fit(model: Model, config: Config) -> int:
     return tokens // config.page_size
 
 
-def default_tokens(model: Model, config: Config) -> int:
-    """Slots that the share of free memory holds, at most what the default number of long sequences needs."""
-    free = available_memory()
-    share = free * config.mem_fraction_static if config.mem_fraction_static else free // DEFAULT_SHARE
-    return min(int(share) // bytes_per_token(model), model.context_length * DEFAULT_SEQUENCES)
+def tokens_that_fit(model: Model, fraction: float | None, free_bytes: int) -> int:
+    """Slots for the memory that is free after the weights were loaded.
+
+    With a `fraction`, it is of all that weights and pool could have together, the weights having theirs already.
+    Without, the pool takes its default share, and no more than the default number of long sequences needs.
+    """
+    if fraction is not None:
+        pool_bytes = fraction * (free_bytes + model.weight_bytes) - model.weight_bytes
+        return max(0, int(pool_bytes)) // bytes_per_token(model)
+    return min(free_bytes // DEFAULT_SHARE // bytes_per_token(model), model.context_length * DEFAULT_SEQUENCES)
 
 
 def lazy_array(shape: tuple[int, ...]) -> np.ndarray:
