@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,11 @@ def run(config: Config, dry_run: bool = False) -> int:
     """Serve until a signal. Raises ConfigError or CheckpointError for what can be known at once."""
     set_up_logs("zerokl", config.log_level)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the supervisor takes over
-    config = settled(config)
     if dry_run:
-        click.echo(json.dumps(shown(config), indent=2))
+        click.echo(json.dumps(shown(settled(config)), indent=2))
         return 0
     listener = listen(config.host, config.port)
+    config = settled(config)
     with new_run_folder() as name:
         folder = Path(name)
         write_run_folder(folder, config)
@@ -87,12 +86,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def supervised(
-    config: Config, folder: Path, listener: socket.socket, engine_command: Sequence[str] | None = None
+    config: Config, folder: Path, listener: socket.socket, engine_module: str = "zerokl.cli.engine", *more: str
 ) -> Supervisor:
-    """Both processes, ready to run. `engine_command`: another engine (tests: the fake one)."""
+    """Both processes, ready to run. `engine_module` and its further arguments: another engine (tests: the fake one)."""
     read, _write = lifeline()
     descriptor = listener.fileno()
-    engine = Child("engine", engine_command or python("zerokl.cli.engine", str(folder), str(read)), (read,))
+    engine = Child("engine", python(engine_module, str(folder), str(read), *more), (read,))
     frontend_command = python("zerokl.cli.frontend", str(folder), str(descriptor), str(read))
     frontend = Child("frontend", frontend_command, (descriptor, read))
     address = reachable(listener)

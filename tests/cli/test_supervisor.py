@@ -1,0 +1,115 @@
+"""What the supervisor promises: one ready line, restarts, errors that clients see, and nothing left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.served import Served, served
+from tests.http.live import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+LONG: dict[str, Any] = {"sampling_params": {"max_new_tokens": 2000, "ignore_eos": True}}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
+    except OSError:
+        return False
+
+
+def healthy(server: Served) -> bool:
+    return server.client.get("/health").status_code == 200
+
+
+def test_the_ready_line_says_where_and_what() -> None:
+    with served() as server:
+        line = next(line for line in server.output if "zerokl is ready" in line)
+        assert str(server.client.base_url).rstrip("/") in line
+        assert "model toy" in line
+        assert "fingerprint fake" in line
+        assert "cache 32768 tokens" in line
+        assert server.generate().status_code == 200
+    assert server.process.returncode == 0
+
+
+def test_an_engine_that_is_killed_under_load_is_replaced_and_its_clients_are_told() -> None:
+    with served("--step-ms", "5") as server:
+        before = server.generate(sampling_params={"max_new_tokens": 8}).json()["output_ids"]
+        for _ in range(3):
+            with server.client.stream("POST", "/generate", json={"text": "hello", "stream": True, **LONG}) as stream:
+                lines = stream.iter_lines()
+                next(lines)
+                server.kill("tests.cli.fake_engine")
+                rest = [line for line in lines if line]
+            assert rest[-1] == "data: [DONE]"
+            assert '"code":"engine_down"' in rest[-2]
+            assert server.generate().status_code in (200, 503)
+            wait_until(lambda: healthy(server))
+        assert server.generate(sampling_params={"max_new_tokens": 8}).json()["output_ids"] == before
+
+
+def test_a_frontend_that_is_killed_is_replaced_and_the_engine_keeps_its_cache() -> None:
+    with served() as server:
+        body = {"text": "a prompt of more than a page " * 4, "sampling_params": {"max_new_tokens": 1}}
+        assert server.client.post("/generate", json=body).json()["meta_info"]["cached_tokens"] == 0
+        [engine] = server.children("tests.cli.fake_engine")
+        server.kill("zerokl.cli.frontend")
+        time.sleep(0.3)
+
+        def answers() -> bool:
+            try:
+                return healthy(server)
+            except httpx.TransportError:
+                return False
+
+        wait_until(answers)
+        assert server.client.post("/generate", json=body).json()["meta_info"]["cached_tokens"] == 64
+        assert server.children("tests.cli.fake_engine") == [engine]
+
+
+def test_sigterm_lets_open_requests_end() -> None:
+    with served("--step-ms", "5") as server:
+        body = {"text": "hello", "stream": True, "sampling_params": {"max_new_tokens": 100, "ignore_eos": True}}
+        with server.client.stream("POST", "/generate", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert '"type":"length","length":100' in rest[-2]
+        assert server.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_supervisor(number: signal.Signals) -> None:
+    with served() as server:
+        children = server.children("python")
+        assert len(children) == 2
+        server.process.send_signal(number)
+        server.process.wait(20)
+        wait_until(lambda: not any(map(alive, children)))
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with served() as server:
+        port = str(server.client.base_url.port)
+        result = subprocess.run(
+            [sys.executable, "-c", "from zerokl.cli import main; main()", "serve", "--port", port],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert f"Error: can't listen on 127.0.0.1:{port}: Address already in use" in result.stderr
