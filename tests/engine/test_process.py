@@ -292,18 +292,55 @@ def test_an_engine_that_breaks_tells_every_open_request_and_logs_the_plan(tmp_pa
     assert "request 2 [0, 3)" in caplog.text
 
 
-def test_a_text_side_that_breaks_stops_the_engine_too(tmp_path, monkeypatch):
-    def broken(self, progress):
+def test_a_text_that_cannot_be_made_ends_only_its_own_request(tmp_path, monkeypatch, caplog):
+    def push(self, ids):
+        if ids == (66,):
+            raise RuntimeError("planted")
+        return "."
+
+    async def talk(client):
+        streams = [client.submit([number], max_new_tokens=500) for number in (1, 2)]
+        return await asyncio.gather(*map(collected, streams)), await client.control("flush_cache", timeout_s=5)
+
+    script = [{"prompt": [1], "tokens": [65, 66]}, {"prompt": [2], "tokens": [65, 65, EOS]}]
+    with fake_engine(tmp_path, script=script) as engine:
+        monkeypatch.setattr("zerokl.engine.fake.ByteStream.push", push)
+        (broken, whole), flushed = engine.ask(talk)
+    assert (broken[-1].done.status, broken[-1].done.code) == (500, "engine_failed")
+    assert tokens_of(whole) == [65, 65, EOS]
+    assert flushed["flushed"]
+    assert "planted" in caplog.text
+
+
+def test_a_request_that_cannot_be_taken_in_ends_only_itself(tmp_path, monkeypatch):
+    def broken(self, prompt, *, skip_special_tokens=True):
         raise RuntimeError("planted")
 
     async def talk(client):
-        return await collected(client.submit([1], max_new_tokens=4000))
+        (refused,) = await collected(client.submit([1], max_new_tokens=1))
+        monkeypatch.undo()
+        return refused, await collected(client.submit([1], max_new_tokens=1))
 
     with fake_engine(tmp_path) as engine:
-        monkeypatch.setattr("zerokl.engine.text.RequestText.advance", broken)
-        (record,) = engine.ask(talk)
+        monkeypatch.setattr("zerokl.engine.fake.ByteTokenizer.stream", broken)
+        refused, served = engine.ask(talk)
+    assert refused.done.status == 500
+    assert "planted" not in refused.done.message
+    assert served[-1].done.kind == "length"
+
+
+def test_a_text_thread_that_breaks_stops_the_engine(tmp_path, monkeypatch):
+    def broken(connection, step, records):
+        raise RuntimeError("planted")
+
+    async def talk(client):
+        with pytest.raises(EngineGone):
+            await collected(client.submit([1], max_new_tokens=4000))
+
+    with fake_engine(tmp_path) as engine:
+        monkeypatch.setattr(process_module, "send_step", broken)
+        engine.ask(talk)
         assert engine.ended() == 1
-    assert record.done.status == 500
 
 
 def test_records_too_long_for_one_frame_are_sent_one_by_one_or_refused(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import logging
 import time
@@ -76,13 +77,15 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
         defaults=sampling_defaults(config, checkpoint.generation_config),
     )
     log.info("built in %.2f s: %s, %d cache pages", time.monotonic() - began, model.architecture, num_pages)
-    hello = hello_of(config, checkpoint, model, served, tokenizer.digest, num_pages)
+    hello = hello_of(config, checkpoint, model, served, tokenizer, num_pages)
     return Built(Engine(Scheduler(limits, cache, runner.lag), runner), served, tokenizer, hello)
 
 
 def build_process(config: Config, run_folder: str | Path | None, socket: str | Path) -> EngineProcess:
     """An engine behind a socket, ready to `run`."""
     built = build(config, run_folder)
+    gc.collect()
+    gc.freeze()  # a full collection over what is loaded takes 50 ms, which every stream would feel
     return EngineProcess(built.engine, Intake(built.served), built.hello, socket)
 
 
@@ -113,7 +116,7 @@ def hello_of(
     checkpoint: checkpoints.Checkpoint,
     model: models.Model,
     served: Served,
-    tokenizer_digest: str,
+    tokenizer: Tokenizer,
     num_pages: int,
 ) -> Hello:
     matrices = list(matrices_of(model.weights))
@@ -124,7 +127,7 @@ def hello_of(
         weight_dtypes=dtypes,
         attention_chunk=CHUNK,
         known_answers=known_answer_digest(),
-        tokenizer=tokenizer_digest,
+        tokenizer=tokenizer.digest,
         default_seed=served.default_seed,
         sampling_defaults=defaults,
     )
@@ -147,7 +150,7 @@ def hello_of(
         vocab=served.vocab,
         context=served.context,
         eos_ids=sorted(served.eos_ids),
-        bos_id=None,
+        bos_id=tokenizer.special.bos_id,
         max_running=config.max_running_requests,
         max_queued=config.max_queued_requests,
         pool_tokens=pool_tokens,

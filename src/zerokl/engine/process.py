@@ -141,7 +141,7 @@ class EngineProcess:
         """The engine broke: its answers can't be trusted any more, so all end here."""
         self._failure = error
         log.critical("the engine failed and stops", exc_info=error)
-        refusal = EngineFailed("the engine failed; its log says why")
+        refusal = ours("the engine failed")
         self._outbox.put((self._step, [Refusal(request_id, refusal) for request_id in self.ledger.open_requests()]))
 
     # ---- from any thread
@@ -166,6 +166,10 @@ class EngineProcess:
             request, text = self.intake.take(submit, prompt)
         except InvalidRequest as error:
             connection.send(encode_step(0, [refusal_record(submit.rid, error)]))
+            return
+        except Exception:  # ours, but one request's: the others of this connection go on
+            log.exception("a request could not be taken in")
+            connection.send(encode_step(0, [refusal_record(submit.rid, ours("the request could not be taken in"))]))
             return
         self.ledger.add(request.request_id, Entry(connection, text))
         self.call(partial(self._submit, request))
@@ -210,17 +214,20 @@ class EngineProcess:
     def _record(self, entry: Entry, outcome: Outcome) -> Record | None:
         if isinstance(outcome, Refusal):
             return refusal_record(entry.text.rid, outcome.error, entry.text.num_tokens)
-        record = entry.text.advance(outcome)
+        try:
+            record = entry.text.advance(outcome)
+        except Exception:  # ours, but one request's: no other shares its text
+            log.exception("the text of request %d could not be made", outcome.request_id)
+            self.call(partial(self.engine.abort, outcome.request_id))
+            return refusal_record(entry.text.rid, ours("the text could not be made"), entry.text.num_tokens)
         if entry.text.stopped is not None and outcome.finish is None:
             self.call(partial(self.engine.finish, outcome.request_id, entry.text.stopped))
         return record
 
 
-class EngineFailed(NoRoom):
-    """What open requests hear when the engine breaks."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="engine_failed", status=500)
+def ours(what: str) -> NoRoom:
+    """What a client hears of a fault that is not its own: never a traceback."""
+    return NoRoom(f"{what}; the engine's log says why", code="engine_failed", status=500)
 
 
 def refusal_record(rid: int, error: CallerError | NoRoom, num_tokens: int = 0) -> Record:
