@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.check.fake_engine import FakeEngine
 from tests.check.fake_server import FakeServer, InProcess
-from zerokl.check.cli import Options, run_check
+from zerokl.check.checking import Options, run_check
 from zerokl.check.run import Report
 
 RunCheck = Callable[..., Report]
@@ -29,7 +29,8 @@ def run_fake() -> RunCheck:
         **options: object,
     ) -> Report:
         app = FakeServer(engine or FakeEngine(defect), trouble)
-        chosen = Options("http://fake", cases=cases, **options)  # type: ignore[arg-type]
-        return asyncio.run(run_check(chosen, Console(file=io.StringIO()), InProcess(app)))
+        transports = {"http://fake": InProcess(app)}
+        chosen = Options("http://fake", cases=cases, transports=transports, **options)  # type: ignore[arg-type]
+        return asyncio.run(run_check(chosen, Console(file=io.StringIO())))
 
     return run

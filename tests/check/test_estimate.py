@@ -7,7 +7,7 @@ import asyncio
 from tests.check.fake_engine import FakeEngine
 from tests.check.fake_server import FakeServer, InProcess
 from zerokl.check.cases import CASES
-from zerokl.check.cli import Options, make_lab
+from zerokl.check.checking import Options, make_lab
 from zerokl.check.lab import Lab
 from zerokl.check.rates import Rates, fit, total_cost
 from zerokl.check.run import run_case

@@ -41,7 +41,7 @@ class Lab:
         self.prompts = prompts
         self.sizes = sizes
         self.seed = seed
-        self.ledger = ledger or Ledger()
+        self.ledger = Ledger() if ledger is None else ledger
         self.server = server
         self.tally = Tally("")
         self.references: dict[Ask, list[Answer]] = {}
@@ -53,6 +53,15 @@ class Lab:
         self._number = 0
 
     # Facts
+
+    @property
+    def num_answers(self) -> int:
+        return self._number
+
+    @property
+    def widest(self) -> int:
+        """As many requests as the server runs at a time."""
+        return self.facts.max_running or 10_000
 
     def can(self, ability: Can) -> bool:
         return ability in self.target.abilities
@@ -87,6 +96,7 @@ class Lab:
         return self.references[ask]
 
     async def cold(self, ask: Ask, how: str = "alone, cold") -> list[Answer]:
+        """Cold where the cache can be emptied; where it can't, whatever the server makes of it."""
         await self.flush()
         return await self.alone(ask, how)
 
@@ -140,7 +150,7 @@ class Lab:
     async def watching(self) -> AsyncIterator[Watch]:
         """Reads the counters before and after; the watch's numbers are there once the block is left."""
         counting = self.can(Can.COUNTERS)
-        self._watch = watch = Watch(self.tally, counting=counting)
+        self._watch = watch = Watch(self.tally, counting=counting, widest=self.widest)
         before = await self.target.counters()
         try:
             yield watch

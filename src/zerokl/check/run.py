@@ -40,6 +40,10 @@ class Report:
     seconds: float = 0.0
     requests: int = 0
     retries: int = 0
+    foreign_requests: int = 0
+    """Of somebody else, while the run went on: they can make counts of cached tokens and widths come out otherwise."""
+    left_out: list[str] = field(default_factory=list)
+    """Cases that --quick does without."""
 
     @property
     def values(self) -> int:

@@ -56,14 +56,16 @@ class Span:
 class Watch:
     """A stretch of requests: the server's counters around it, or at least the spans of its streams."""
 
-    def __init__(self, tally: Tally, *, counting: bool) -> None:
+    def __init__(self, tally: Tally, *, counting: bool, widest: int = 10_000) -> None:
         self._tally = tally
+        self._widest = widest
         self._counting = counting
         self.counted = Counters()
         self.spans: list[Span] = []
 
     def expect_width(self, width: int, steps: int) -> None:
-        """`steps` steps or more decoded exactly `width` requests."""
+        """`steps` steps or more decoded exactly `width` requests, or as many as the server runs at a time."""
+        width = min(width, self._widest)
         if not self._counting:
             self.expect_overlap(width)
             return
@@ -73,6 +75,7 @@ class Watch:
 
     def expect_overlap(self, width: int) -> None:
         """`width` or more requests were being decoded at one time."""
+        width = min(width, self._widest)
         if self._counting:
             wide = max(self.counted.widths, default=0)
             self._judge(

@@ -69,6 +69,10 @@ def show(console: Console, report: Report) -> None:
     style = MARKS[report.status][1]
     console.print(Text(headline(report), style=style if report.status is not Status.EQUAL else "bold green"))
     console.print(_subtitle(report), highlight=False, style="dim")
+    if report.left_out:
+        console.print(f"left out by --quick: {', '.join(report.left_out)}", highlight=False, style="dim")
+    if report.foreign_requests:
+        console.print(f"{report.foreign_requests} requests of others ran meanwhile: counts may be off", style="yellow")
     console.print(_table(report))
     _reasons(console, report)
     _details(console, report)

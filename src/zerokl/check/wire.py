@@ -98,8 +98,8 @@ class Wire:
         except orjson.JSONDecodeError:
             return None
 
-    async def frames(self, path: str, body: Json) -> AsyncIterator[Json]:
-        """The JSON of each `data:` line up to [DONE]; a stream that ends without it is an error."""
+    async def frames(self, path: str, body: Json, *, ends_with_done: bool = True) -> AsyncIterator[Json]:
+        """The JSON of each `data:` line up to [DONE]; a stream that should end with it and doesn't is an error."""
         self.budget.spend()
         try:
             async with self._client.stream("POST", path, content=orjson.dumps(body)) as response:
@@ -115,7 +115,8 @@ class Wire:
                     yield _frame(payload, path)
         except httpx.TransportError as error:
             raise await self._gone(error, path) from error
-        raise CouldNotRun(f"{path}: the stream ended without [DONE]")
+        if ends_with_done:
+            raise CouldNotRun(f"{path}: the stream ended without [DONE]")
 
     async def _send(self, method: str, path: str, body: Json, query: Mapping[str, object]) -> httpx.Response:
         pause = FIRST_PAUSE_S

@@ -90,7 +90,9 @@ def _prefill_cost(lab: Lab) -> Cost:
     return Cost(prefill=long_length(lab) + 4 * lab.page, alone=2 * new, answers=3)
 
 
-ARRIVALS = Case("arrivals", "alone against joined by later streams", frozenset({Can.STREAM}), arrivals, _arrivals_cost)
+ARRIVALS = Case(
+    "arrivals", "alone against joined by later streams", frozenset({Can.STREAM}), arrivals, _arrivals_cost, quick=False
+)
 LONG_PREFILL = Case(
     "long-prefill", "alone against a long prefill mid-decode", frozenset({Can.STREAM}), long_prefill, _prefill_cost
 )

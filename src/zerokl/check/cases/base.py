@@ -41,5 +41,7 @@ class Case:
     needs: frozenset[Can]
     run: Callable[[Lab], Awaitable[None]]
     cost: Callable[[Lab], Cost]
+    quick: bool = True
+    """Part of --quick."""
     looks_back: bool = False
     """Judges numbers that other cases brought, so they aren't counted again in the totals."""

@@ -48,4 +48,4 @@ def _cost(lab: Lab) -> Cost:
     return Cost(prefill, alone=NEW_TOKENS * (len(cold) + len(warm)), answers=len(cold) + len(warm) + 1)
 
 
-CASE = Case("lengths", "prompts ending around every boundary", NEEDS, lengths, _cost)
+CASE = Case("lengths", "prompts ending around every boundary", NEEDS, lengths, _cost, quick=False)

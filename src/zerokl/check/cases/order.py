@@ -30,4 +30,4 @@ def _cost(lab: Lab) -> Cost:
     return Cost(prefill=pool.prefill, crowd=pool.alone, answers=pool.answers).times(orders)
 
 
-CASE = Case("order", "one batch in several orders", frozenset(), order, _cost)
+CASE = Case("order", "one batch in several orders", frozenset(), order, _cost, quick=False)

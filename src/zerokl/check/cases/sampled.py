@@ -85,4 +85,5 @@ N_SAMPLES = Case(
     frozenset({Can.SEEDS, Can.SAMPLES}),
     samples,
     _samples_cost,
+    quick=False,
 )

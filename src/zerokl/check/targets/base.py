@@ -100,7 +100,7 @@ class Target(Protocol):
         """As `ask` of one, streamed; on_token is told how many tokens have come whenever one comes."""
         ...
 
-    async def echo(self, ask: Ask) -> list[Answer]:
+    async def echo(self, ask: Ask) -> Sequence[Answer]:
         """As `ask` of one, through /v1/completions with echo; ask.score_from is 0."""
         ...
 

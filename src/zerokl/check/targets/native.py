@@ -3,12 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from zerokl.check.answers import Answer, Ask, Phase, Row
 from zerokl.check.bits import float32_bits, is_float32
 from zerokl.check.outcome import CouldNotRun
-from zerokl.check.wire import Json
+from zerokl.check.targets.base import Can
+from zerokl.check.wire import Json, Wire
+
+
+class NativeTarget:
+    """What zerokl and SGLang have in common: /generate, /tokenize, /flush_cache."""
+
+    abilities: frozenset[Can]
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+
+    async def tokenize(self, text: str) -> list[int] | None:
+        reply = await self.wire.post("/tokenize", {"prompt": text, "add_special_tokens": False})
+        return [int(token) for token in reply["tokens"]]
+
+    async def flush(self) -> None:
+        await self.wire.post_text("/flush_cache", timeout=30)
+
+    async def ask(self, asks: Sequence[Ask]) -> list[list[Answer]]:
+        return generate_answers(asks, await self.wire.post("/generate", generate_body(asks)))
+
+    async def stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
+        """Frames are cumulative: each holds all tokens so far, and the last one is the answer."""
+        body = {**generate_body([ask]), "input_ids": list(ask.ids), "stream": True}
+        last: dict[int, Json] = {}
+        frames: dict[int, int] = {}
+        problems: dict[int, list[str]] = {}
+        async for frame in self.wire.frames("/generate", body):
+            sample = int(frame.get("index", 0))
+            before = last.get(sample, {}).get("output_ids", [])
+            ids = frame.get("output_ids", [])
+            if ids[: len(before)] != before:
+                problems.setdefault(sample, []).append(f"frame {frames[sample]} takes back tokens that were sent")
+            frames[sample] = frames.get(sample, 0) + (len(ids) > len(before))
+            last[sample] = frame
+            on_token(sum(len(item.get("output_ids", [])) for item in last.values()))
+        return [
+            parse_answer(ask, last[sample], sample, problems.get(sample, []), frames[sample]) for sample in sorted(last)
+        ]
+
+    async def echo(self, ask: Ask) -> Sequence[Answer]:
+        raise CouldNotRun("this target doesn't echo")
+
+
+def whole(value: Json) -> int | None:
+    """An optional integer of /server_info."""
+    return None if value is None else int(value)
 
 
 def generate_body(asks: Sequence[Ask]) -> dict[str, Json]:
@@ -135,7 +182,7 @@ def _prompt_rows(ask: Ask, meta: Json, reader: NumberReader, problems: list[str]
 def _output_rows(ask: Ask, meta: Json, output: Sequence[int], reader: NumberReader, problems: list[str]) -> list[Row]:
     if not ask.logprobs:
         return []
-    entries = meta["output_token_logprobs"]
+    entries = meta["output_token_logprobs"] if ask.new_tokens else []  # SGLang gives one even where none was asked
     tops = meta.get("output_top_logprobs") or [None] * len(entries)
     if len(entries) != len(output):
         problems.append(f"{len(entries)} logprobs of {len(output)} tokens")

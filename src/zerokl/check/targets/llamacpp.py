@@ -1,0 +1,145 @@
+"""llama.cpp's server, through /completion. It scores no prompts; `cache_prompt: false` makes a request cold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from zerokl.check.answers import Answer, Ask, Phase, Row
+from zerokl.check.outcome import CouldNotRun
+from zerokl.check.targets.base import Can, Counters, Facts
+from zerokl.check.targets.native import NumberReader, count_problems
+from zerokl.check.wire import Json, Wire
+
+ROUTE = "/completion"
+
+
+class LlamaCppTarget:
+    """A slot answers one request at a time; --parallel says how many there are."""
+
+    abilities = frozenset(
+        {
+            Can.FLUSH,
+            Can.CACHED_COUNT,
+            Can.RAW_LOGPROBS,
+            Can.TOKEN_IDS,
+            Can.TOP_ROWS,
+            Can.STREAM,
+            Can.SEEDS,
+            Can.WIDE_FLOATS,
+        }
+    )
+
+    def __init__(self, wire: Wire, props: Json) -> None:
+        self._wire = wire
+        self._props = props
+        self._cold = False
+
+    @classmethod
+    async def make(cls, wire: Wire, _: str = "") -> LlamaCppTarget:
+        return cls(wire, await wire.get("/props"))
+
+    async def facts(self) -> Facts:
+        props = self._props
+        settings = props["default_generation_settings"]
+        return Facts(
+            kind="llama.cpp",
+            model=str(props.get("model_path", "")).rsplit("/", 1)[-1],
+            version=str(props.get("build_info", "")),
+            page_size=1,
+            chunk=512,
+            context=int(settings.get("n_ctx") or 2048),
+            max_running=int(props.get("total_slots") or 1),
+        )
+
+    async def tokenize(self, text: str) -> list[int] | None:
+        reply = await self._wire.post("/tokenize", {"content": text, "add_special": False, "parse_special": False})
+        return [int(token) for token in reply["tokens"]]
+
+    async def flush(self) -> None:
+        """The next requests reuse nothing; slots can't be emptied without a folder to save them in."""
+        self._cold = True
+
+    async def counters(self) -> Counters:
+        return Counters()
+
+    async def ask(self, asks: Sequence[Ask]) -> list[list[Answer]]:
+        cold, self._cold = self._cold, False
+        return list(await asyncio.gather(*(self._one(ask, cold) for ask in asks)))
+
+    async def stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
+        cold, self._cold = self._cold, False
+        body = {**_body(ask, cold), "stream": True}
+        reply, frames = await _gathered(self._wire.frames(ROUTE, body, ends_with_done=False), on_token)
+        return [_answer(ask, reply, frames)]
+
+    async def echo(self, ask: Ask) -> Sequence[Answer]:
+        raise CouldNotRun("this target doesn't echo")
+
+    async def _one(self, ask: Ask, cold: bool) -> list[Answer]:
+        return [_answer(ask, await self._wire.post(ROUTE, _body(ask, cold)), 0)]
+
+
+def _body(ask: Ask, cold: bool) -> dict[str, Json]:
+    """Only temperature and top-p are left of the sampler chain: its defaults hold penalties and min-p."""
+    body: dict[str, Json] = {
+        "prompt": list(ask.ids),
+        "n_predict": ask.new_tokens,
+        "temperature": ask.temperature,
+        "samplers": ["top_p", "temperature"],
+        "top_p": ask.top_p,
+        "ignore_eos": True,
+        "cache_prompt": not cold,
+        "return_tokens": True,
+        "n_probs": ask.top if ask.logprobs else 0,
+    }
+    if ask.seed is not None:
+        body["seed"] = ask.seed
+    return body
+
+
+async def _gathered(frames: AsyncIterator[Json], on_token: Callable[[int], None]) -> tuple[Json, int]:
+    """The frames' tokens and probabilities, and the last frame's totals, as one reply."""
+    tokens: list[int] = []
+    probabilities: list[Json] = []
+    last: Json = {}
+    count = 0
+    async for frame in frames:
+        new = frame.get("tokens") or []
+        if not frame.get("stop"):
+            tokens += new
+            probabilities += frame.get("completion_probabilities") or []
+            count += bool(new)
+            on_token(len(tokens))
+        last = frame
+    return {**last, "tokens": tokens, "completion_probabilities": probabilities}, count
+
+
+def _answer(ask: Ask, reply: Json, frames: int) -> Answer:
+    reader = NumberReader()
+    try:
+        output = tuple(int(token) for token in reply["tokens"]) if ask.new_tokens else ()
+        entries = reply.get("completion_probabilities") or []
+        rows = [_row(ask, index, entry, reader) for index, entry in enumerate(entries[: len(output)])]
+        cached = (reply.get("timings") or {}).get("cache_n")
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CouldNotRun(f"{ROUTE}: not an answer: {type(error).__name__} {error}") from error
+    problems = count_problems(ask, output, None, None)
+    if ask.logprobs and len(rows) != len(output):
+        problems.append(f"{len(rows)} logprobs of {len(output)} tokens")
+    return Answer(
+        ask=ask,
+        output=output,
+        rows=tuple(rows),
+        cached_tokens=None if cached is None else int(cached),
+        finish=str(reply.get("stop_type", "")),
+        not_float32=tuple(reader.not_float32),
+        problems=tuple(problems),
+        num_frames=frames,
+    )
+
+
+def _row(ask: Ask, index: int, entry: Json, reader: NumberReader) -> Row:
+    phase: Phase = "decoded" if index else "first"
+    top = tuple((int(item["id"]), reader.bits(item["logprob"])) for item in entry["top_logprobs"])
+    return Row(len(ask.ids) + index, int(entry["id"]), reader.bits(entry["logprob"]), top, phase)
