@@ -124,14 +124,7 @@ impl Tile<'_, '_> {
         let stride = self.keys.stride;
         let columns: [&[f32]; N] = std::array::from_fn(|n| self.keys.key_columns(group + n));
         let (query, _) = self.scratch.query[..R * self.step.shape.size].as_chunks::<R>();
-        let mut chains = [[L::zero(); N]; R];
-        for (d, query) in query.iter().enumerate() {
-            let mut keys = [L::zero(); N];
-            for (key, column) in keys.iter_mut().zip(&columns) {
-                *key = L::load(column[d * stride..].first_chunk().expect("16 keys in a group"));
-            }
-            multiply_add(query, &keys, &mut chains);
-        }
+        let chains = score_chains(query, &columns, stride, [[L::zero(); N]; R]);
         let (factor, cap) = (L::splat(self.step.rule.factor), self.step.rule.cap);
         for (chains, scores) in chains.iter().zip(&mut self.scratch.scores) {
             let (scores, _) = scores.as_chunks_mut::<LANES>();
@@ -166,7 +159,7 @@ impl Tile<'_, '_> {
         let mut from = keys.start;
         while from < keys.end {
             let (to, values) = self.keys.values(from, keys.end);
-            let powers: [&[f32]; R] = std::array::from_fn(|i| &self.scratch.scores[r + i][from..to]);
+            let powers = Powers { rows: self.scratch.scores[r..].first_chunk().expect("R pairs"), from };
             let mut d = 0;
             if L::REGISTERS == 1 || R <= 2 {
                 while d + 4 * LANES <= size {
@@ -184,6 +177,13 @@ impl Tile<'_, '_> {
             from = to;
         }
     }
+}
+
+/// Powers of R pairs, from key `from` of the chunk on: arrays of one length, so that one comparison checks all R.
+#[derive(Clone, Copy)]
+struct Powers<'a, const R: usize> {
+    rows: &'a [[f32; CHUNK]; R],
+    from: usize,
 }
 
 /// m and l of one pair; its scores become powers of two.
@@ -222,7 +222,7 @@ fn softmax<L: Lanes>(scores: &mut [f32; CHUNK], keys: Range<usize>) -> (f32, f32
 /// O[pair][d .. d + 16 N] over the keys of `values`, in order.
 #[inline(always)]
 fn weigh_columns<L: Lanes, const R: usize, const N: usize>(
-    powers: [&[f32]; R],
+    powers: Powers<'_, R>,
     values: &[f32],
     size: usize,
     d: usize,
@@ -235,16 +235,7 @@ fn weigh_columns<L: Lanes, const R: usize, const N: usize>(
             *chain = L::load(from);
         }
     }
-    for (key, row) in values.chunks_exact(size).enumerate() {
-        let (mut power, mut value) = ([0.0; R], [L::zero(); N]);
-        for (power, powers) in power.iter_mut().zip(&powers) {
-            *power = powers[key];
-        }
-        for (value, from) in value.iter_mut().zip(row[d..][..N * LANES].as_chunks::<LANES>().0) {
-            *value = L::load(from);
-        }
-        multiply_add(&power, &value, &mut chains);
-    }
+    let chains = weigh_chains(powers, values, size, d, chains);
     for (chains, out) in chains.iter().zip(out.chunks_exact_mut(width)) {
         for (chain, to) in chains.iter().zip(out[d..].as_chunks_mut::<LANES>().0) {
             chain.store(to);
@@ -252,21 +243,56 @@ fn weigh_columns<L: Lanes, const R: usize, const N: usize>(
     }
 }
 
-/// chains[r][n] = fma(a[r], b[n], chains[r][n])
+/// chains[r][n] += query[d][r] * columns[n][d], d in order. The accumulators come and go by value, so that they stay in
+/// registers: through a reference they were stored at every step, which made the whole three times slower.
 #[inline(always)]
-fn multiply_add<L: Lanes, const R: usize, const N: usize>(a: &[f32; R], b: &[L; N], chains: &mut [[L; N]; R]) {
-    for (a, chains) in a.iter().zip(chains) {
-        let a = L::splat(*a);
-        for (b, chain) in b.iter().zip(chains) {
-            *chain = a.fma(*b, *chain);
+fn score_chains<L: Lanes, const R: usize, const N: usize>(
+    query: &[[f32; R]],
+    columns: &[&[f32]; N],
+    stride: usize,
+    mut chains: [[L; N]; R],
+) -> [[L; N]; R] {
+    for (d, query) in query.iter().enumerate() {
+        let mut keys = [L::zero(); N];
+        for n in 0..N {
+            keys[n] = L::load(columns[n][d * stride..].first_chunk().expect("16 keys in a group"));
+        }
+        for r in 0..R {
+            let value = L::splat(query[r]);
+            for n in 0..N {
+                chains[r][n] = value.fma(keys[n], chains[r][n]);
+            }
         }
     }
+    chains
+}
+
+/// chains[r][n] += powers[r][key] * values[key][d + 16 n ..], keys in order.
+#[inline(always)]
+fn weigh_chains<L: Lanes, const R: usize, const N: usize>(
+    powers: Powers<'_, R>,
+    values: &[f32],
+    size: usize,
+    d: usize,
+    mut chains: [[L; N]; R],
+) -> [[L; N]; R] {
+    let from = powers.from;
+    for (key, row) in values.chunks_exact(size).enumerate() {
+        let row = row[d..][..N * LANES].as_chunks::<LANES>().0;
+        for (powers, chains) in powers.rows.iter().zip(&mut chains) {
+            let power = L::splat(powers[from + key]);
+            for n in 0..N {
+                chains[n] = power.fma(L::load(&row[n]), chains[n]);
+            }
+        }
+    }
+    chains
 }
 
 /// The same for the last `size - d` < 16 dimensions; the lanes beyond stay zero.
 #[inline(always)]
 fn weigh_rest<L: Lanes, const R: usize>(
-    powers: [&[f32]; R],
+    powers: Powers<'_, R>,
     values: &[f32],
     size: usize,
     d: usize,
@@ -276,7 +302,7 @@ fn weigh_rest<L: Lanes, const R: usize>(
     for r in 0..R {
         let to = out[r * width + d..].first_chunk_mut().expect("whole vectors");
         let mut chain = L::load(to);
-        for (power, row) in powers[r].iter().zip(values.chunks_exact(size)) {
+        for (power, row) in powers.rows[r][powers.from..].iter().zip(values.chunks_exact(size)) {
             chain = L::splat(*power).fma(L::load_first(&row[d..]), chain);
         }
         chain.store(to);

@@ -3,6 +3,9 @@
 use super::{Attention, Block, CHUNK};
 use crate::arch::LANES;
 
+/// Between the columns of gathered keys: not a power of two, or all columns would fall into the same cache sets.
+const STRIDE: usize = CHUNK + LANES;
+
 /// The groups of 16 keys of one chunk of one sequence and head. Key `j` of the chunk is `group j / 16, lane j % 16`.
 pub struct Keys<'a> {
     k: &'a [f32],
@@ -49,18 +52,18 @@ impl<'a> Keys<'a> {
     ) -> Self {
         let (size, page) = (step.shape.size, step.shape.page);
         scratch.clear();
-        scratch.resize(2 * size * CHUNK, 0.0);
-        let (k, v) = scratch.split_at_mut(size * CHUNK);
+        scratch.resize(size * (STRIDE + CHUNK), 0.0);
+        let (k, v) = scratch.split_at_mut(size * STRIDE);
         for j in start..end {
             let base = head_start(step, block, first + j);
             let offset = (first + j) % page;
             for d in 0..size {
-                k[d * CHUNK + j] = step.k[base + d * page + offset];
+                k[d * STRIDE + j] = step.k[base + d * page + offset];
             }
             v[j * size..][..size].copy_from_slice(&step.v[base + offset * size..][..size]);
         }
         let starts = std::array::from_fn(|group| (group * LANES, group * LANES * size));
-        Keys { k, v, stride: CHUNK, size, starts }
+        Keys { k, v, stride: STRIDE, size, starts }
     }
 
     /// `k[d][16 keys ...]` of one group, `stride` apart.
