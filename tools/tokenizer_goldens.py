@@ -1,4 +1,4 @@
-"""Make the golden files of tests/goldens/tokenizer anew: ids by llama.cpp, transformers and SentencePiece.
+"""Make the golden files of tests/goldens/tokenizer anew: ids by llama.cpp, transformers and SentencePiece, and chats.
 
     python tools/tokenizer_goldens.py --python ORACLE/bin/python --llama-tokenize PATH/llama-tokenize [--model GGUF]
 
@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.checkpoints.gguf_files import write_bpe_gguf, write_sentencepiece_gguf  # noqa: E402
+from tests.tokenizer.chats import CONVERSATIONS, NAMES, TEMPLATES, TOOLS  # noqa: E402
 from tests.tokenizer.texts import SPECIALS, texts  # noqa: E402
 
 from zerokl.checkpoints.hub import resolve  # noqa: E402
@@ -43,14 +44,28 @@ KNOWN_EQUAL: dict[str, Callable[[str], bool]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch, transformers and sentencepiece")
-    parser.add_argument("--llama-tokenize", required=True, help="llama.cpp's tool")
+    parser.add_argument("--llama-tokenize", help="llama.cpp's tool")
+    parser.add_argument("--chats-only", action="store_true", help="only the chat templates, which need no llama.cpp")
     parser.add_argument("--model", default="", help="the SmolLM2 GGUF file; default: download")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        make(arguments, Path(temporary))
+        make_chats(arguments.python, Path(temporary))
+        if not arguments.chats_only:
+            make_ids(arguments, Path(temporary))
 
 
-def make(arguments: argparse.Namespace, folder: Path) -> None:
+def make_chats(python: str, folder: Path) -> None:
+    question = {
+        "task": "render",
+        "templates": TEMPLATES,
+        "conversations": CONVERSATIONS,
+        "tools": TOOLS,
+        "names": NAMES,
+    }
+    write("chats", ask(python, folder, question))
+
+
+def make_ids(arguments: argparse.Namespace, folder: Path) -> None:
     corpus = [text for text in texts() if not any(special in text for special in SPECIALS)]
     trained = ask(arguments.python, folder, {"task": "train", "corpus": corpus, "texts": texts()})
     bpe, pieces = trained["bpe"], trained["sentencepiece"]

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import sentencepiece
 import tokenizers
 import transformers
 from transformers import AutoTokenizer, GPT2Tokenizer, Qwen2Tokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 NUM_MERGES, NUM_PIECES = 700, 1000
@@ -22,15 +24,16 @@ NUM_MERGES, NUM_PIECES = 700, 1000
 
 def main() -> None:
     question = json.loads(Path(sys.argv[1]).read_text())
-    answer = train(question["corpus"], question["texts"]) if question["task"] == "train" else encode(question)
+    answer = TASKS[question["task"]](question)
     names = (transformers, tokenizers, sentencepiece)
     answer["made with"] = {module.__name__: module.__version__ for module in names}
     Path(sys.argv[2]).write_text(json.dumps(answer))
 
 
-def train(corpus: list[str], texts: list[str]) -> dict[str, Any]:
-    """Vocabularies learned from `corpus`, in which no special token stands."""
-    return {"bpe": train_bpe(corpus), "sentencepiece": train_sentencepiece(corpus, texts)}
+def train(question: dict[str, Any]) -> dict[str, Any]:
+    """Vocabularies learned from the corpus, in which no special token stands."""
+    corpus = question["corpus"]
+    return {"bpe": train_bpe(corpus), "sentencepiece": train_sentencepiece(corpus, question["texts"])}
 
 
 def train_bpe(corpus: list[str]) -> dict[str, Any]:
@@ -92,6 +95,24 @@ def load(question: dict[str, Any]) -> Any:
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
     return tokenizer
 
+
+def render(question: dict[str, Any]) -> dict[str, Any]:
+    """Every template with every conversation, with and without tools and generation prompt; null where it raised."""
+    texts: dict[str, str | None] = {}
+    for name, source in question["templates"].items():
+        for i, messages in enumerate(question["conversations"]):
+            for tools in (None, question["tools"]):
+                for prompt in (False, True):
+                    options = {"tools": tools, "add_generation_prompt": prompt, **question["names"]}
+                    try:
+                        text = render_jinja_template([messages], chat_template=source, **options)[0][0]
+                    except (jinja2.TemplateError, TypeError):
+                        text = None
+                    texts[f"{name}/{i}/{bool(tools)}/{prompt}"] = text
+    return {"texts": texts}
+
+
+TASKS = {"train": train, "encode": encode, "render": render}
 
 if __name__ == "__main__":
     main()

@@ -19,7 +19,19 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from zerokl.errors import CheckpointError, InvalidRequest
-from zerokl.tokenizer.fuel import FUEL, Fuel, FuelError, check_call, check_operator, paid_filter, pay_for
+from zerokl.tokenizer.fuel import (
+    FUEL,
+    MACRO_STEPS,
+    Fuel,
+    FuelError,
+    check_call,
+    check_operator,
+    paid_filter,
+    pay_for,
+    pay_for_text,
+    pay_per_item,
+    separator_of,
+)
 
 MAX_TEMPLATE_CHARACTERS = 2**20
 TEMPLATE_FAILURES = (
@@ -84,16 +96,22 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
 
-    def pay_round(self) -> None:
-        """Called by each round of a loop."""
-        FUEL.get().burn()
+    def pay_run(self, steps: int, characters: int) -> None:
+        """Called by each round of a loop and each call of a macro, with the length of the literal text in it."""
+        FUEL.get().burn(steps, characters)
 
-    def joined(self, *parts: Any) -> Any:
+    def joined(self, *parts: Any) -> str:
         """The `~` operator."""
-        return pay_for("".join(map(str, parts)))
+        pay_for_text(parts)
+        return "".join(map(str, parts))
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        check_call(getattr(function, "__name__", ""), getattr(function, "__self__", None), args, kwargs)
+        if function in (self.pay_run, self.joined):
+            return function(*args)
+        method = getattr(function, "__wrapped__", function)  # str.format comes wrapped by the sandbox
+        name, value = getattr(method, "__name__", ""), getattr(method, "__self__", None)
+        args = tuple(pay_per_item(arg, separator_of(value, ())) for arg in args)
+        check_call(name, value, args, kwargs)
         return pay_for(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -118,11 +136,14 @@ def _environment() -> TemplateEnvironment:
 
 
 def _make_pay(node: nodes.Node) -> None:
-    """Make loops pay for each round, and `~` for its result: Jinja has no hook for these two."""
+    """Make loops and macros pay for each run, and `~` for its result: Jinja has no hook for these."""
     for child in node.iter_child_nodes():
         _make_pay(child)
-    if isinstance(node, nodes.For):
-        node.body.insert(0, nodes.ExprStmt(_call("pay_round", [], node.lineno), lineno=node.lineno))
+    if isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock):
+        steps = 1 if isinstance(node, nodes.For) else MACRO_STEPS
+        characters = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
+        pay = _call("pay_run", [nodes.Const(steps), nodes.Const(characters)], node.lineno)
+        node.body.insert(0, nodes.ExprStmt(pay, lineno=node.lineno))
     for field, value in node.iter_fields():
         if isinstance(value, nodes.Concat):
             setattr(node, field, _call("joined", value.nodes, value.lineno))
@@ -138,7 +159,8 @@ def _call(method: str, args: list[nodes.Expr], line: int) -> nodes.Call:
 @jinja2.pass_context
 def _finalize(_context: Any, value: Any) -> Any:
     """Each `{{ output }}` pays. It takes the context so that Jinja doesn't run it while compiling."""
-    return pay_for(value)
+    pay_for_text(value)
+    return value
 
 
 def _tojson(
