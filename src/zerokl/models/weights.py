@@ -120,7 +120,7 @@ def load(
     for row in table:
         for layer in row.layers(config):
             value = read(row, layer, config, checkpoint.tensors, dtype) if row in rows else None
-            place(parameters, row.parameter.replace("{i}", str(layer)), value)
+            put(parameters, row.parameter.replace("{i}", str(layer)), value)
     return parameters
 
 
@@ -188,7 +188,7 @@ def size(factor: str, axes: Mapping[str, int]) -> int:
     return int(count or 1) * (axes[letter] if letter else 1)
 
 
-def place(root: Parameters, path: str, value: Any) -> None:
+def put(root: Parameters, path: str, value: Any) -> None:
     """Set `root.layers[3].qkv` for the path 'layers.3.qkv', making what is on the way."""
     node: Any = root
     name = path.split(".")[-1]
