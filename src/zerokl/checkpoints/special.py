@@ -48,13 +48,21 @@ def _processors(processor: Any) -> list[dict[str, Any]]:
 
 
 def _first_id(processor: dict[str, Any]) -> int | None:
+    """The id that a processor puts first, if it puts one. The file may hold anything, so nothing is taken for granted."""
     if processor.get("type") in ("BertProcessing", "RobertaProcessing"):
-        cls = processor.get("cls")
-        return cls[1] if isinstance(cls, list) and len(cls) == 2 and type(cls[1]) is int else None
-    single = processor.get("single")
-    if not isinstance(single, list) or not single or not isinstance(single[0], dict):
-        return None
-    token = single[0].get("SpecialToken", {}).get("id") if "SpecialToken" in single[0] else None
-    entry = (processor.get("special_tokens") or {}).get(token)
-    ids = entry.get("ids") if isinstance(entry, dict) else None
-    return ids[0] if isinstance(ids, list) and ids and type(ids[0]) is int else None
+        return _only_int(_item(processor.get("cls"), 1))
+    name = _item(_item(_item(processor.get("single"), 0), "SpecialToken"), "id")
+    return _only_int(_item(_item(_item(processor.get("special_tokens"), name), "ids"), 0))
+
+
+def _item(container: Any, key: Any) -> Any:
+    """container[key] where both fit, else None."""
+    if isinstance(container, dict) and isinstance(key, str):
+        return container.get(key)
+    if isinstance(container, list) and isinstance(key, int) and key < len(container):
+        return container[key]
+    return None
+
+
+def _only_int(value: Any) -> int | None:
+    return value if type(value) is int else None
