@@ -68,6 +68,7 @@ class FakeRequest:
     seed: int = 0
     stream: int = 0
     use_cache: bool = True
+    salt: str = ""
     number: int = 0
     output: list[int] = field(default_factory=list)
     scores: list[tuple[int, np.ndarray]] = field(default_factory=list)
@@ -89,12 +90,14 @@ class FakeRequest:
 
 
 class FakeEngine:
-    def __init__(self, defect: str = "", *, page: int = 16, chunk: int = 48, strength: int = 1) -> None:
-        self.defect, self.page, self.chunk, self.strength = defect, page, chunk, strength
+    def __init__(
+        self, defect: str = "", *, page: int = 16, chunk: int = 48, strength: int = 1, slots: int = 64
+    ) -> None:
+        self.defect, self.page, self.chunk, self.strength, self.slots = defect, page, chunk, strength, slots
         self.memory: dict[int, int] = {}
         """Page id -> hash of what was written into it so far."""
-        self.tree: dict[tuple[int, ...], int] = {}
-        """Tokens of a chain of full pages -> the last page's id."""
+        self.tree: dict[tuple[object, ...], int] = {}
+        """Salt and tokens of a chain of full pages -> the last page's id."""
         self.free: list[int] = []
         self.next_page = 0
         self.waiting: list[FakeRequest] = []
@@ -138,7 +141,7 @@ class FakeEngine:
     def _step(self) -> None:
         budget = self.chunk
         plan: list[tuple[FakeRequest, int]] = []
-        for request in sorted(self.waiting, key=lambda one: not one.decoding):
+        for request in sorted(self.waiting[: self.slots], key=lambda one: not one.decoding):
             count = min(budget, len(request.known) - request.computed) if request.pages or request.computed else 0
             if not request.pages:
                 self._admit(request)
@@ -167,13 +170,13 @@ class FakeEngine:
         if request.score_from >= 0:
             limit = min(limit, request.score_from)
         matched: list[int] = []
-        while (len(matched) + 1) * self.page <= limit:
-            key = tuple(request.prompt[: (len(matched) + 1) * self.page])
+        while request.use_cache and (len(matched) + 1) * self.page <= limit:
+            key = (request.salt, *request.prompt[: (len(matched) + 1) * self.page])
             if key not in self.tree:
                 break
             matched.append(self.tree[key])
         if self.defect == "match_one_more" and matched and (len(matched) + 1) * self.page <= limit:
-            parent = tuple(request.prompt[: len(matched) * self.page])
+            parent = (request.salt, *request.prompt[: len(matched) * self.page])
             wrong = [
                 page
                 for key, page in self.tree.items()
@@ -226,7 +229,7 @@ class FakeEngine:
 
     def _keep(self, request: FakeRequest) -> None:
         for pages in range(request.cached // self.page, request.computed // self.page):
-            self.tree.setdefault(tuple(request.known[: (pages + 1) * self.page]), request.pages[pages])
+            self.tree.setdefault((request.salt, *request.known[: (pages + 1) * self.page]), request.pages[pages])
 
     # Numbers
 

@@ -12,7 +12,7 @@ from zerokl.check.ledger import Comparison
 from zerokl.check.outcome import EXIT_CODES, BudgetSpent, CouldNotRun, ServerGone, Status
 from zerokl.check.rates import Rates
 from zerokl.check.tally import Tally
-from zerokl.check.targets.base import Facts
+from zerokl.check.targets.base import Can, Facts
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ async def run_cases(
 
 async def run_case(lab: Lab, case: Case) -> CaseResult:
     lab.tally = tally = Tally(case.name)
-    missing = [ability.value for ability in sorted(case.needs - lab.target.abilities)]
+    missing = [ability.value for ability in Can if ability in case.needs - lab.target.abilities]
     if missing:
         return CaseResult(case, Status.NOT_POSSIBLE, f"needs a server that {' and '.join(missing)}", tally)
     started = time.monotonic()
