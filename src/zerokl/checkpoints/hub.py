@@ -137,7 +137,7 @@ def _download(model: str, revision: str, size: int) -> Path:
         try:
             return Path(snapshot_download(model, **_selection(revision)))
         except Exception as error:
-            raise CheckpointError(f"{model}: the download failed: {error}") from error
+            raise CheckpointError(f"{model}: the download failed: {' '.join(str(error).split())[:300]}") from error
 
 
 def _cached_snapshot(model: str, revision: str, why: str) -> Path:

@@ -48,7 +48,7 @@ def _processors(processor: Any) -> list[dict[str, Any]]:
 
 
 def _first_id(processor: dict[str, Any]) -> int | None:
-    """The id that a processor puts first, if it puts one. The file may hold anything, so nothing is taken for granted."""
+    """The id that a processor puts first, if any. The file may hold anything: nothing is taken for granted."""
     if processor.get("type") in ("BertProcessing", "RobertaProcessing"):
         return _only_int(_item(processor.get("cls"), 1))
     name = _item(_item(_item(processor.get("single"), 0), "SpecialToken"), "id")
