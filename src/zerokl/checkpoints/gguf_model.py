@@ -72,6 +72,8 @@ GENERATION = {
 
 def open_gguf(path: Path) -> Checkpoint:
     file = read_gguf(path)
+    if file.metadata.get("split.count", 1) != 1:
+        raise UnsupportedModel(f"{path}: one part of a split GGUF file; join the parts (llama-gguf-split --merge)")
     name = file.metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
