@@ -9,6 +9,8 @@
 //! approximate (`rcp`, `rsqrt`), reassociated, or flushed to zero. All `unsafe` of the crate's arithmetic is in here.
 
 mod float_mode;
+mod memory;
+mod prefetch;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +19,8 @@ mod avx2;
 mod avx512;
 
 pub use float_mode::strict_floats;
+pub use memory::Weights;
+pub use prefetch::prefetch;
 pub use scalar::widen_f16;
 
 /// The virtual width. Reductions keep this many lanes by index mod 16, whatever the machine has.

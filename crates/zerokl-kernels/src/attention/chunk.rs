@@ -9,7 +9,7 @@ use super::keys::Keys;
 use super::softcap::tanh;
 use super::state::{Partial, safe};
 use super::{Attention, Block, CHUNK};
-use crate::arch::{Kernel, LANES, Lanes};
+use crate::arch::{Kernel, LANES, Lanes, prefetch};
 use crate::math;
 
 /// Writes the block's partials for one chunk.
@@ -22,6 +22,10 @@ pub struct ChunkKernel<'a> {
 
 /// The most pairs in a tile.
 const TILE: usize = 6;
+
+/// Tiles of so few pairs (a decode) wait for memory, not for arithmetic: they ask for the next page while they work on
+/// this one. From DRAM: 30 GB/s per core instead of 15, where a plain read of one long array has 34.
+const STREAMED: usize = 4;
 
 impl Kernel for ChunkKernel<'_> {
     type Output = ();
@@ -108,6 +112,9 @@ impl Tile<'_, '_> {
         let mut group = groups.start;
         if L::REGISTERS == 1 || R <= 2 {
             while group + 4 <= groups.end {
+                if R <= STREAMED {
+                    self.prefetch_after_scoring(group..group + 4, &groups);
+                }
                 self.score_groups::<L, R, 4>(group);
                 group += 4;
             }
@@ -116,6 +123,16 @@ impl Tile<'_, '_> {
             self.score_groups::<L, R, 1>(group);
             group += 1;
         }
+    }
+
+    /// The next four groups of keys; after the last, the first values.
+    #[inline(always)]
+    fn prefetch_after_scoring(&self, now: Range<usize>, all: &Range<usize>) {
+        prefetch(if now.end + now.len() <= all.end {
+            self.keys.key_columns(now.end)
+        } else {
+            self.keys.values(all.start * LANES, all.end * LANES).1
+        });
     }
 
     /// R pairs by N groups of 16 keys: chains of fma over d, then the factors.
@@ -159,6 +176,9 @@ impl Tile<'_, '_> {
         let mut from = keys.start;
         while from < keys.end {
             let (to, values) = self.keys.values(from, keys.end);
+            if R <= STREAMED && to < keys.end {
+                prefetch(self.keys.values(to, keys.end).1);
+            }
             let powers = Powers { rows: self.scratch.scores[r..].first_chunk().expect("R pairs"), from };
             let mut d = 0;
             if L::REGISTERS == 1 || R <= 2 {
