@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from zerokl.engine.fake import FakeOptions, fake_process
+from zerokl.engine.fake_model import FakeModel, state_of
 from zerokl.engine.process import EngineProcess
 from zerokl.wire.client import EngineClient, Stream
+from zerokl.wire.messages import Sampling
 from zerokl.wire.records import Record
 
 T = TypeVar("T")
@@ -70,3 +72,15 @@ def tokens_of(records: list[Record]) -> list[int]:
 
 def text_of(records: list[Record]) -> str:
     return "".join(record.text for record in records)
+
+
+GREEDY = Sampling(temperature=0.0)
+PRINTABLE = FakeModel(259, range(32, 127))
+
+
+def greedy(prompt: list[int], count: int) -> list[int]:
+    """What the fake model says, asked directly."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(PRINTABLE.token_at(state_of(tokens), 0))
+    return tokens[len(prompt) :]
