@@ -151,6 +151,22 @@ def toy_tokenizer(vocabulary: dict[str, int], special: dict[str, int]) -> dict[s
     }
 
 
+def add_bos(folder: Path) -> None:
+    """Make the folder's tokenizer put <|endoftext|> before a text."""
+    path, bos = folder / "tokenizer.json", SPECIAL_TOKENS[0]
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    ids = [token["id"] for token in tokenizer["added_tokens"] if token["content"] == bos]
+    first = {"SpecialToken": {"id": bos, "type_id": 0}}
+    text, second = {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [first, text],
+        "pair": [first, text, second],
+        "special_tokens": {bos: {"id": bos, "ids": ids, "tokens": [bos]}},
+    }
+    _write_json(path, tokenizer)
+
+
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray], dtype: str = "float32") -> None:
     """One safetensors file of float32 arrays stored as `dtype`: a header and raw bytes, written by hand."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.checkpoints.tiny import make_tiny_llama
+from tests.checkpoints.tiny import add_bos, make_tiny_llama
 from tests.tokenizer.texts import texts
 from tests.tokenizer.tokenizers import byte_level, metaspace, sentencepiece
 from zerokl import checkpoints
@@ -69,8 +68,7 @@ def test_unknown_decoder_is_left_to_the_library() -> None:
 
 def test_bos_is_added_to_texts_and_not_to_chats(tmp_path: Path) -> None:
     folder = make_tiny_llama(tmp_path, 0)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"add_bos_token": True}))
+    add_bos(folder)
     files = checkpoints.open(folder).tokenizer
     assert files is not None
     tokenizer = Tokenizer(files)

@@ -1,8 +1,8 @@
 """The tokenizer of a Hugging Face folder, resolved once into what the bare `tokenizers` library needs.
 
-transformers changes a tokenizer.json as it loads it: it rebuilds the post-processor if tokenizer_config.json mentions
-add_bos_token or add_eos_token, appends tokens of tokenizer_config.json and switches truncation and padding per
-call. The same is done here, so that nobody after this file ever needs transformers.
+As transformers 5 does it: tokenizer.json alone decides about BOS and EOS (the flags add_bos_token and add_eos_token of
+tokenizer_config.json are ignored where it exists), tokens that only tokenizer_config.json knows are appended, and
+truncation and padding are switched off. Nobody after this file needs transformers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from zerokl.checkpoints.files import fail, read_json, read_text
-from zerokl.checkpoints.special import as_ids, bos_eos_template, starts_with_bos
+from zerokl.checkpoints.special import as_ids, starts_with_bos
 from zerokl.types import SpecialTokens, TokenizerFiles
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -29,7 +29,6 @@ def read_tokenizer(folder: Path, config: dict[str, Any], generation: dict[str, A
     names = _special_names(folder, settings)
     _append_missing_tokens(path, tokenizer, settings)
     ids = _token_ids(path, tokenizer)
-    _resolve_post_processor(tokenizer, settings, names, ids)
     tokenizer["truncation"] = tokenizer["padding"] = None
     special = _special(
         path, config, generation, names, ids, starts_with_bos(tokenizer, ids.get(names.get("bos_token", "")))
@@ -128,19 +127,6 @@ def _append_missing_tokens(path: Path, tokenizer: dict[str, Any], settings: dict
             }
             added.append({"id": int(key), "content": token["content"], **flags})
     added.sort(key=lambda token: int(token["id"]))
-
-
-def _resolve_post_processor(
-    tokenizer: dict[str, Any], settings: dict[str, Any], names: dict[str, str], ids: dict[str, int]
-) -> None:
-    said = [settings.get("add_bos_token"), settings.get("add_eos_token")]
-    if all(flag is None for flag in said) and tokenizer.get("post_processor") is not None:
-        return
-    ends = []
-    for flag, key in zip(said, ("bos_token", "eos_token"), strict=True):
-        token = names.get(key, "")
-        ends.append((token, ids[token]) if flag and token in ids else None)
-    tokenizer["post_processor"] = bos_eos_template(*ends)
 
 
 def _chat_template(folder: Path, settings: dict[str, Any]) -> str:

