@@ -4,6 +4,7 @@
 //! panel p, row k, lane j  =  weight[16 p + j][k]        [N/16][K][16], the last panel padded with zeros
 //! ```
 
+use crate::arch::Weights;
 use crate::cpu::Cpu;
 use crate::formats::{Bf16Row, F16Row, F32Row, Format, Stored, widen_bf16, widen_f16};
 
@@ -20,9 +21,9 @@ pub struct Matrix {
 
 /// All panels one after the other, by format.
 pub(crate) enum Panels {
-    F32(Vec<F32Row>),
-    F16(Vec<F16Row>),
-    Bf16(Vec<Bf16Row>),
+    F32(Weights<F32Row>),
+    F16(Weights<F16Row>),
+    Bf16(Weights<Bf16Row>),
 }
 
 /// A weight as a checkpoint stores it, row-major.
@@ -94,15 +95,15 @@ impl Matrix {
     }
 }
 
-fn pack<W: Stored>(cpu: Cpu, source: Source<'_>, rows: usize, columns: usize) -> Vec<W> {
-    let mut packed = vec![W::default(); rows.div_ceil(PANEL) * columns];
-    cpu.for_chunks(&mut packed, columns.max(1), |panel, chunk| {
-        for lane in 0..PANEL.min(rows - panel * PANEL) {
-            let first = (panel * PANEL + lane) * columns;
-            for (k, row) in chunk.iter_mut().enumerate() {
-                row.set(lane, source.get(first + k));
+fn pack<W: Stored>(cpu: Cpu, source: Source<'_>, rows: usize, columns: usize) -> Weights<W> {
+    Weights::new(rows.div_ceil(PANEL) * columns, W::default(), |packed| {
+        cpu.for_chunks(packed, columns.max(1), |panel, chunk| {
+            for lane in 0..PANEL.min(rows - panel * PANEL) {
+                let first = (panel * PANEL + lane) * columns;
+                for (k, row) in chunk.iter_mut().enumerate() {
+                    row.set(lane, source.get(first + k));
+                }
             }
-        }
-    });
-    packed
+        });
+    })
 }

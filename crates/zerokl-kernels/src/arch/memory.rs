@@ -1,0 +1,142 @@
+//! Memory for weights: slices side by side in blocks that ask for huge pages.
+//!
+//! Streaming a weight from 4 KB pages misses the TLB on every page, and the hardware's prefetchers stop there: on one
+//! thread `linear` read SmolLM2's weights at 23 GB/s, from 2 MB pages at 28. Most matrices of a small model are smaller
+//! than a huge page, so they must share one; hence blocks.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, Weak};
+
+const HUGE_PAGE: usize = 2 << 20;
+const BLOCK: usize = 32 << 20;
+
+/// An immutable slice of plain numbers. Its block goes back to the system with the last slice in it.
+pub struct Weights<T> {
+    first: NonNull<T>,
+    length: usize,
+    _block: Arc<Block>,
+}
+
+impl<T: Copy + Send + Sync + 'static> Weights<T> {
+    /// A slice of `length` elements, all `value` until `fill` has written what they should be.
+    pub fn new(length: usize, value: T, fill: impl FnOnce(&mut [T])) -> Self {
+        let layout = Layout::array::<T>(length).expect("a weight fits in the address space");
+        let (block, start) = reserve(layout);
+        let first = start.cast::<T>();
+        // SAFETY: `reserve` gave these bytes, aligned for T, to this call only; every element is written before the
+        // slice exists, and nobody else sees it until `fill` is done. T is Copy, so nothing needs dropping.
+        unsafe {
+            for i in 0..length {
+                first.add(i).write(value);
+            }
+            fill(std::slice::from_raw_parts_mut(first.as_ptr(), length));
+        }
+        Weights { first, length, _block: block }
+    }
+}
+
+impl<T> Deref for Weights<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` wrote `length` elements from `first` on, `_block` keeps them, and nobody writes any more.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
+    }
+}
+
+// SAFETY: an immutable slice of T, kept by an Arc.
+unsafe impl<T: Send + Sync> Send for Weights<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Weights<T> {}
+
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Block {
+    fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes.next_multiple_of(HUGE_PAGE), HUGE_PAGE).expect("a sensible size");
+        // SAFETY: the size is not zero, as `reserve` asks for at least one byte.
+        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        prefer_huge_pages(start, layout.size());
+        Block { start, layout }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and the last slice in it is gone.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+// SAFETY: a block is only an address range; slices in it never overlap, and it is freed once.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+/// The block that is being filled, and how much of it is taken.
+static FILLING: Mutex<(Weak<Block>, usize)> = Mutex::new((Weak::new(), 0));
+
+/// Bytes of nobody else's: in the block that is being filled if they fit, else in a new one.
+fn reserve(layout: Layout) -> (Arc<Block>, NonNull<u8>) {
+    let bytes = layout.size().max(1);
+    let mut filling = FILLING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let start = filling.1.next_multiple_of(layout.align().max(64));
+    if let Some(block) = filling.0.upgrade()
+        && start + bytes <= block.layout.size()
+    {
+        filling.1 = start + bytes;
+        // SAFETY: inside the block, as just checked.
+        let first = unsafe { block.start.add(start) };
+        return (block, first);
+    }
+    let block = Arc::new(Block::new(bytes.max(BLOCK)));
+    *filling = (Arc::downgrade(&block), bytes);
+    let first = block.start;
+    (block, first)
+}
+
+/// A wish: refused or unknown, the pages are small and all is well.
+fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        const MADV_HUGEPAGE: i32 = 14;
+        unsafe extern "C" {
+            fn madvise(address: *mut u8, length: usize, advice: i32) -> i32;
+        }
+        // SAFETY: whole pages of our own allocation; this advice changes no contents.
+        unsafe { madvise(start.as_ptr(), bytes, MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_of_many_sizes_do_not_overlap_and_outlive_each_other() {
+        let sizes = [0, 1, 3, 1000, BLOCK / 8, 7, BLOCK / 2, 5, BLOCK, 2];
+        let mut slices: Vec<Weights<u32>> = Vec::new();
+        for (i, size) in sizes.into_iter().enumerate() {
+            slices.push(Weights::new(size, 0, |slice| slice.fill(i as u32)));
+        }
+        for i in (0..sizes.len()).rev().step_by(2) {
+            assert!(slices[i].iter().all(|x| *x == i as u32) && slices[i].len() == sizes[i]);
+            slices.remove(i);
+        }
+        assert!(slices.iter().zip([0, 2, 4, 6, 8]).all(|(slice, i)| slice.iter().all(|x| *x == i)));
+    }
+
+    #[test]
+    fn slices_start_at_cache_lines() {
+        let slices = [1, 5, 64].map(|size| Weights::new(size, 0_u16, |_| ()));
+        assert!(slices.iter().all(|slice| (slice.as_ptr() as usize).is_multiple_of(64)));
+    }
+}
