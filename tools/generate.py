@@ -1,0 +1,71 @@
+"""Write every generated file from its source; with --check, only say which are stale (`make docs`, `make check`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import generate_wire
+
+from zerokl.cli import sglang_launch
+from zerokl.config import options
+from zerokl.server import reference
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def wire_messages() -> str:
+    schema = tomllib.loads(generate_wire.SCHEMA.read_text(encoding="utf-8"))
+    return generate_wire.formatted(generate_wire.generate(schema))
+
+
+def options_page() -> str:
+    lines = [
+        "# Options",
+        "",
+        "The flags of `zerokl serve`; `LLM(...)` takes the same names with underscores. Made from `src/zerokl/config.py` by",
+        "`make docs`. **bits**: can move an output bit, and so is part of the fingerprint.",
+        "",
+        "| flag | default | bits | what it does |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*lines, *map(option_line, options())]) + "\n"
+
+
+def option_line(field: dataclasses.Field[Any]) -> str:
+    names = " ".join(f"`{name}`" for name in (f"--{field.name.replace('_', '-')}", *field.metadata["aliases"]))
+    default = "" if field.default in (None, "", (), False) else f"`{field.default}`"
+    choices = field.metadata["choices"]
+    about = field.metadata["help"] + (f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else "")
+    return f"| {names} | {default} | {'**bits**' if field.metadata['bits'] else ''} | {about} |"
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "src/zerokl/wire/messages.py": wire_messages,
+    "docs/options.md": options_page,
+    "docs/http-api.md": reference.page,
+    "docs/sglang-flags.md": sglang_launch.document,
+}
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for name, make in GENERATED.items():
+        path, text = ROOT / name, make()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    if stale:
+        print(f"{'stale: ' if check else 'written: '}{', '.join(stale)}{' (run `make docs`)' if check else ''}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
