@@ -27,8 +27,8 @@ def options_page() -> str:
     lines = [
         "# Options",
         "",
-        "The flags of `zerokl serve`; `LLM(...)` takes the same names with underscores. Made from `src/zerokl/config.py` by",
-        "`make docs`. **bits**: can move an output bit, and so is part of the fingerprint.",
+        "The flags of `zerokl serve`; `LLM(...)` takes the same names with underscores. Made from",
+        "`src/zerokl/config.py` by `make docs`. **bits**: can move an output bit, so it is part of the fingerprint.",
         "",
         "| flag | default | bits | what it does |",
         "|---|---|---|---|",

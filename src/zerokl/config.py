@@ -83,9 +83,7 @@ class Config:
         None, "Share of device memory for weights and cache.", minimum=0.05, maximum=0.99
     )
     max_running_requests: int = option(256, "Requests in one step.", minimum=1)
-    max_queued_requests: int = option(
-        1024, "Requests waiting before a 429.", minimum=0, aliases=["--max-queued"]
-    )
+    max_queued_requests: int = option(1024, "Requests waiting before a 429.", minimum=0, aliases=["--max-queued"])
     chunked_prefill_size: int = option(512, "Token budget of one step.", minimum=1)
     disable_radix_cache: bool = option(False, "Never reuse a prefix.")
     threads: int | None = option(None, "CPU threads; default: all cores this process may use.", minimum=1)

@@ -1,14 +1,14 @@
 """Everything that zerokl raises on purpose.
 
-    ZeroklError
-    ├── CallerError              the caller's fault: what was wrong, which value, what is allowed
-    │   ├── InvalidRequest       400
-    │   ├── CheckpointError      a model that can't be loaded: names the file, tensor or key
-    │   ├── UnsupportedModel     an architecture or quantisation that isn't there: names the nearest
-    │   ├── ShapeError, UnsupportedDtype     an operation called with arrays that it doesn't take
-    │   └── ConfigError          a flag or a combination of flags
-    ├── NoRoom                   not now: queue full (429), draining or starting (503)
-    └── EngineError              ours: the engine stops, with the plan that it was running
+ZeroklError
+├── CallerError              the caller's fault: what was wrong, which value, what is allowed
+│   ├── InvalidRequest       400
+│   ├── CheckpointError      a model that can't be loaded: names the file, tensor or key
+│   ├── UnsupportedModel     an architecture or quantisation that isn't there: names the nearest
+│   ├── ShapeError, UnsupportedDtype     an operation called with arrays that it doesn't take
+│   └── ConfigError          a flag or a combination of flags
+├── NoRoom                   not now: queue full (429), draining or starting (503)
+└── EngineError              ours: the engine stops, with the plan that it was running
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ class CallerError(ZeroklError, ValueError):
 class InvalidRequest(CallerError):
     """A request that can't be served as it stands."""
 
-    def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
-    ) -> None:
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
         self.param = param
         self.code = code

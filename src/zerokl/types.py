@@ -116,10 +116,10 @@ class Request:
 class Segment:
     """Some tokens of one request, once through the model.
 
-        positions   start ................................ start + len(tokens) - 1
-        rows           0 ......... score_start ........... len(tokens) - 1
-        targets                    ^ targets[0] is the known next token of this row, and so on
-        sample                                             ^ the last row draws the next token
+    positions   start ................................ start + len(tokens) - 1
+    rows           0 ......... score_start ........... len(tokens) - 1
+    targets                    ^ targets[0] is the known next token of this row, and so on
+    sample                                             ^ the last row draws the next token
     """
 
     request_id: RequestId
@@ -221,7 +221,7 @@ class SpecialTokens:
     eot_id: int | None = None
     """End of a turn, if the checkpoint names one; it is among `eos_ids`."""
     add_bos: bool = False
-    """Encoding a text with special tokens puts `bos_id` first (already part of tokenizer.json; said here for readers)."""
+    """Encoding a text with special tokens puts `bos_id` first (tokenizer.json does so; said here for readers)."""
     names: tuple[tuple[str, str], ...] = ()
     """What a chat template sees: ("bos_token", "<s>"), ..."""
 
