@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use crate::arch::{Kernel, LANES, Lanes};
 use crate::cpu::Cpu;
+use crate::score::largest;
 use noise::{HIGHEST, Noise, WIDTH};
 
 /// A temperature below this is argmax.
@@ -140,7 +141,7 @@ impl Kernel for DrawKernel<'_> {
         let (mut best, mut best_id) = (f32::NEG_INFINITY, None);
         for (number, block) in x.chunks(WIDTH).enumerate() {
             let first_id = number * WIDTH;
-            let limit = block.iter().fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a });
+            let limit = largest::<L>(block);
             // Rounding is monotone, so if even the largest logit with the highest noise falls short, all do.
             if limit == f32::NEG_INFINITY || limit + HIGHEST < best {
                 continue;

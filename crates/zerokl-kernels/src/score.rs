@@ -128,8 +128,9 @@ fn log_sum<L: Lanes>(logits: &[f32], top: &mut Top) -> Option<f32> {
     (total > 0.0).then(|| maximum + math::log2(L::splat(total)).to_array()[0] * std::f32::consts::LN_2)
 }
 
+/// The largest number, exact in any order; NaNs are passed over, and of nothing it is -inf.
 #[inline(always)]
-fn largest<L: Lanes>(block: &[f32]) -> f32 {
+pub(crate) fn largest<L: Lanes>(block: &[f32]) -> f32 {
     let (vectors, rest) = block.as_chunks::<LANES>();
     let hidden = L::splat(f32::NEG_INFINITY);
     let mut largest = L::select(L::first_lanes(rest.len()), L::load_first(rest), hidden).max(hidden);

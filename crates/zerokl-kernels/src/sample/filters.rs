@@ -5,6 +5,7 @@
 use super::Draw;
 use crate::arch::{LANES, Lanes};
 use crate::math;
+use crate::score::largest;
 
 #[inline(always)]
 pub fn apply<L: Lanes>(x: &mut [f32], draw: &Draw<'_>) {
@@ -32,7 +33,7 @@ pub fn apply<L: Lanes>(x: &mut [f32], draw: &Draw<'_>) {
 /// exp(x - max) of every id; the largest is 1.
 #[inline(always)]
 fn powers<L: Lanes>(x: &[f32]) -> Vec<f32> {
-    let maximum = L::splat(x.iter().fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a }));
+    let maximum = L::splat(largest::<L>(x));
     let mut powers = vec![0.0; x.len()];
     for (x, to) in x.chunks(LANES).zip(powers.chunks_mut(LANES)) {
         let exponent = L::load_first(x).sub(maximum).mul(L::splat(std::f32::consts::LOG2_E));
