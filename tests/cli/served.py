@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.http.toy import write_toy_folder
 from zerokl.cli.process import set_up_logs
 from zerokl.cli.run_folder import new_run_folder, write_config
-from zerokl.cli.serve import listen, supervised
+from zerokl.cli.serve import listen, supervised, watch
 from zerokl.config import Config
 
 set_up_logs("zerokl", "info")
@@ -30,9 +30,10 @@ listener = listen(config.host, config.port)
 print("port", listener.getsockname()[1], flush=True)
 with new_run_folder() as name:
     folder = Path(name)
-    write_config(folder, config)
-    write_toy_folder(folder)
-    sys.exit(supervised(config, folder, listener, "tests.cli.fake_engine", *sys.argv[1:]).run())
+    with supervised(folder, listener, "tests.cli.fake_engine", *sys.argv[1:]) as supervisor:
+        write_toy_folder(folder)
+        write_config(folder, config)
+        sys.exit(watch(supervisor, listener, config))
 """
 
 

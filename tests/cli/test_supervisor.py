@@ -113,3 +113,10 @@ def test_a_port_in_use_is_one_line() -> None:
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert f"Error: can't listen on 127.0.0.1:{port}: Address already in use" in result.stderr
+
+
+def test_an_engine_that_never_worked_is_not_started_again() -> None:
+    command = [sys.executable, "-c", "from zerokl.cli import main; main()", "serve", "--port", "0", "--device", "cuda"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from zerokl.cli.process import hold_lifeline, set_up_logs
-from zerokl.cli.run_folder import read_config
+from zerokl.cli.run_folder import await_config
 from zerokl.engine.build import build_process
 from zerokl.engine.process import serve_signals
 from zerokl.errors import ZeroklError
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 def main(run_folder: str, lifeline: str) -> int:
     folder = Path(run_folder)
-    config = read_config(folder)
-    set_up_logs("engine", config.log_level)
     hold_lifeline(int(lifeline))
+    config = await_config(folder)
+    set_up_logs("engine", config.log_level)
     try:
         process = build_process(config, folder, folder / ENGINE_SOCKET)
     except ZeroklError as error:  # said in one line; anything else is a bug and keeps its traceback

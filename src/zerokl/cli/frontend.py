@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from zerokl.cli.process import hold_lifeline, set_up_logs
-from zerokl.cli.run_folder import read_config
+from zerokl.cli.run_folder import await_config
 from zerokl.server.run import serve
 
 
 def main(run_folder: str, listener: str, lifeline: str) -> None:
-    config = read_config(Path(run_folder))
-    set_up_logs("frontend", config.log_level)
     hold_lifeline(int(lifeline))
+    config = await_config(Path(run_folder))
+    set_up_logs("frontend", config.log_level)
     gc.freeze()
     serve(config, Path(run_folder), socket.socket(fileno=int(listener)))
 

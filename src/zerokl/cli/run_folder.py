@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import orjson
 from zerokl.config import Config, options
 
 CONFIG = "config.json"
+POLL_S = 0.01
 
 
 def new_run_folder() -> tempfile.TemporaryDirectory[str]:
@@ -23,7 +25,17 @@ def new_run_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def write_config(folder: Path, config: Config) -> None:
-    (folder / CONFIG).write_bytes(orjson.dumps(dataclasses.asdict(config)))
+    """The last file to be written: it tells the processes that the folder is complete."""
+    new = folder / (CONFIG + ".new")
+    new.write_bytes(orjson.dumps(dataclasses.asdict(config)))
+    new.rename(folder / CONFIG)
+
+
+def await_config(folder: Path) -> Config:
+    """The config, when it is there: processes are started, and load their code, while the model is still looked for."""
+    while not (folder / CONFIG).exists():
+        time.sleep(POLL_S)
+    return read_config(folder)
 
 
 def read_config(folder: Path) -> Config:

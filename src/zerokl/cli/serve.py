@@ -6,9 +6,7 @@ import dataclasses
 import http.client
 import json
 import secrets
-import signal
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +34,14 @@ def serve(model_name: str, dry_run: bool, **values: Any) -> None:
 def run(config: Config, dry_run: bool = False) -> int:
     """Serve until a signal. Raises ConfigError or CheckpointError for what can be known at once."""
     set_up_logs("zerokl", config.log_level)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # until the supervisor takes over
     if dry_run:
         click.echo(json.dumps(shown(settled(config)), indent=2))
         return 0
     listener = listen(config.host, config.port)
-    config = settled(config)
-    with new_run_folder() as name:
-        folder = Path(name)
-        write_run_folder(folder, config)
-        return supervised(config, folder, listener).run()
+    with new_run_folder() as name, supervised(Path(name), listener) as supervisor:
+        config = settled(config)
+        write_run_folder(Path(name), config)
+        return watch(supervisor, listener, config)
 
 
 def settled(config: Config) -> Config:
@@ -69,9 +65,9 @@ def write_run_folder(folder: Path, config: Config) -> None:
     from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
     from zerokl.tokenizer.run_folder import write_run_folder as write_tokenizer
 
-    write_config(folder, config)
     checkpoint = checkpoints.open(config.model, load_format=config.load_format)
     write_tokenizer(folder, tokenizer_files(config, checkpoint))
+    write_config(folder, config)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -86,18 +82,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def supervised(
-    config: Config, folder: Path, listener: socket.socket, engine_module: str = "zerokl.cli.engine", *more: str
+    folder: Path, listener: socket.socket, engine_module: str = "zerokl.cli.engine", *more: str
 ) -> Supervisor:
-    """Both processes, ready to run. `engine_module` and its further arguments: another engine (tests: the fake one)."""
+    """Both processes. They load their code at once and then wait for the config in the run folder.
+
+    `engine_module` and its further arguments: another engine (tests: the fake one).
+    """
     read, _write = lifeline()
     descriptor = listener.fileno()
-    engine = Child("engine", python(engine_module, str(folder), str(read), *more), (read,))
-    frontend_command = python("zerokl.cli.frontend", str(folder), str(descriptor), str(read))
-    frontend = Child("frontend", frontend_command, (descriptor, read))
-    address = reachable(listener)
+    frontend = python("zerokl.cli.frontend", str(folder), str(descriptor), str(read))
     return Supervisor(
-        engine,
-        frontend,
+        Child("engine", python(engine_module, str(folder), str(read), *more), (read,)),
+        Child("frontend", frontend, (descriptor, read)),
+    )
+
+
+def watch(supervisor: Supervisor, listener: socket.socket, config: Config) -> int:
+    address = reachable(listener)
+    return supervisor.watch(
         is_ready=lambda: asked(address, "/health", config) is not None,
         on_ready=lambda: announce(address, config),
     )

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, TracebackType
 
 log = logging.getLogger(__name__)
 
@@ -55,35 +55,39 @@ class Child:
 
 
 class Supervisor:
-    """Runs until a signal, or until a child can't be started. `is_ready` is asked until it is true once."""
+    """Inside `with`, both children run; `watch` keeps them running. Afterwards both are gone, whatever happened."""
 
-    def __init__(
-        self, engine: Child, frontend: Child, is_ready: Callable[[], bool], on_ready: Callable[[], object]
-    ) -> None:
+    def __init__(self, engine: Child, frontend: Child) -> None:
         self.engine = engine
         self.frontend = frontend
-        self._is_ready = is_ready
-        self._on_ready = on_ready
         self._deaths: queue.SimpleQueue[tuple[Child, int] | None] = queue.SimpleQueue()
+        self._watching = False
         self._ending = False
         self._ready = False
 
-    def run(self) -> int:
-        """The exit status: 0 after a signal, 1 if a child failed before the server was ready."""
+    def __enter__(self) -> Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take_signal)
         self._start(self.engine)
         self._start(self.frontend)
-        try:
-            return self._watch()
-        finally:
-            self._end()
+        return self
 
-    def _watch(self) -> int:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The frontend first: it lets open requests end, and for that it needs the engine."""
+        self.frontend.signal(signal.SIGTERM)
+        self.frontend.wait(DRAIN_S)
+        self.engine.signal(signal.SIGTERM)
+        self.engine.wait(END_S)
+
+    def watch(self, is_ready: Callable[[], bool], on_ready: Callable[[], object]) -> int:
+        """Until a signal: 0. Or until a child failed before `is_ready` was true once: 1."""
+        self._watching = True
         while not self._ending:
-            if not self._ready and self._is_ready():
+            if not self._ready and is_ready():
                 self._ready = True
-                self._on_ready()
+                on_ready()
             try:
                 death = self._deaths.get(timeout=None if self._ready else POLL_S)
             except queue.Empty:
@@ -110,15 +114,10 @@ class Supervisor:
         child.process = process
         threading.Thread(target=lambda: self._deaths.put((child, process.wait())), daemon=True).start()
 
-    def _end(self) -> None:
-        """The frontend first: it lets open requests end, and for that it needs the engine."""
-        self.frontend.signal(signal.SIGTERM)
-        self.frontend.wait(DRAIN_S)
-        self.engine.signal(signal.SIGTERM)
-        self.engine.wait(END_S)
-
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first ends in order; a second one does not wait."""
+        """The first ends in order; a second one does not wait. Before `watch` it ends whatever the caller is doing."""
+        if not self._watching:
+            raise SystemExit(128 + number)
         if self._ending:
             for child in (self.frontend, self.engine):
                 child.signal(signal.SIGKILL)
