@@ -12,6 +12,7 @@ from rich.console import Console
 from zerokl.check.against import against
 from zerokl.check.cases import CASES, Case
 from zerokl.check.lab import Lab
+from zerokl.check.outcome import Status
 from zerokl.check.prompts import Prompts, corpus_text
 from zerokl.check.rates import fit, measure
 from zerokl.check.run import Report, run_cases, wanted
@@ -19,6 +20,7 @@ from zerokl.check.sizes import DEFAULT, QUICK
 from zerokl.check.targets.base import Target
 from zerokl.check.targets.detect import find_target
 from zerokl.check.terminal import Watching
+from zerokl.check.verdicts import diagnose_report
 from zerokl.check.wire import Budget, Wire
 
 QUICK_SECONDS = 55.0
@@ -42,6 +44,7 @@ class Options:
     max_requests: int | None = None
     timeout_s: float = 300.0
     text: str = ""
+    diagnose: bool = True
     transports: dict[str, httpx.AsyncBaseTransport] = field(default_factory=dict)
     """By URL, instead of sockets: for servers in this process."""
 
@@ -61,6 +64,9 @@ async def run_check(options: Options, console: Console) -> Report:
         await _watched(lab, cases, report, console)
         if options.against:
             await _against(lab, report, options, budget, console)
+        if options.diagnose and report.status is Status.DIFFERENT:
+            console.print("narrowing the cause down with controlled re-runs ...", style="dim")
+            report.diagnoses = await diagnose_report(lab, report)
         report.seconds = time.monotonic() - started
         report.requests, report.retries = budget.sent, wire.retries
         if not any(result.tally.fatal for result in report.results):

@@ -57,6 +57,7 @@ TEXT = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--max-requests", type=int, help="Stop after this many HTTP requests.")
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait for one answer.")
 @click.option("--corpus", type=TEXT, help="Own text for the natural prompts.")
+@click.option("--diagnose/--no-diagnose", default=True, help="Name the kind of a difference, by controlled re-runs.")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_cases, help="List the cases.")
 def check(url: str, json_path: Path | None, corpus: Path | None, against: str, **chosen: Any) -> None:
     """Compare the bits of a server's answers over circumstances that must not matter.
@@ -77,6 +78,7 @@ def check(url: str, json_path: Path | None, corpus: Path | None, against: str, *
         budget_s=chosen["budget"],
         max_requests=chosen["max_requests"],
         timeout_s=chosen["timeout"],
+        diagnose=chosen["diagnose"],
         text=corpus.read_text("utf-8") if corpus else "",
     )
     console = Console(stderr=str(json_path) == "-")

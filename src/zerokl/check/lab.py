@@ -103,12 +103,14 @@ class Lab:
     async def alone(self, ask: Ask, how: str) -> list[Answer]:
         return (await self.together([ask], how))[0]
 
-    async def together(self, asks: Sequence[Ask], how: str) -> list[list[Answer]]:
-        """All at once: in one request where the server takes lists."""
+    async def together(self, asks: Sequence[Ask], how: str, *, neighbours: int = 0) -> list[list[Answer]]:
+        """All at once, in one request where the server takes lists; besides `neighbours` that run already."""
         if len(asks) > 1 and self.can(Can.STREAM) and not self.can(Can.COUNTERS):
             return await self._in_streams(asks, how)
         low, high = self._predicted(asks)
-        return self._recorded(await self.target.ask(asks), Setting(self.tally.name, how), low, high)
+        return self._recorded(
+            await self.target.ask(asks), Setting(self.tally.name, how, neighbours=neighbours), low, high
+        )
 
     async def apart(self, asks: Sequence[Ask], how: str) -> list[list[Answer]]:
         """All at once, each on a connection of its own."""
@@ -118,11 +120,14 @@ class Lab:
         groups = await all_of(self._first_of(ask) for ask in asks)
         return self._recorded(groups, Setting(self.tally.name, how), low, high)
 
-    async def stream(self, ask: Ask, how: str, on_token: Callable[[int], None] = lambda _: None) -> list[Answer]:
-        """Streamed. Other requests may run meanwhile, so a cache hit may be longer than predicted, not shorter."""
+    async def stream(
+        self, ask: Ask, how: str, on_token: Callable[[int], None] = lambda _: None, *, neighbours: int = 0
+    ) -> list[Answer]:
+        """Streamed, while `neighbours` others run: a cache hit may then be longer than predicted, not shorter."""
         low, _ = self._predicted([ask])
         answers = await self._timed_stream(ask, on_token)
-        return self._recorded([answers], Setting(self.tally.name, how, stream=True), low, [len(ask.ids)])[0]
+        setting = Setting(self.tally.name, how, stream=True, neighbours=neighbours)
+        return self._recorded([answers], setting, low, [len(ask.ids)])[0]
 
     async def echo(self, ask: Ask, how: str) -> list[Answer]:
         answers = await self.target.echo(ask)
@@ -212,7 +217,8 @@ class Lab:
     ) -> list[list[Answer]]:
         for place, group in enumerate(groups):
             for answer in group:
-                self._observe(answer, replace(setting, neighbours=len(groups) - 1, place=place))
+                neighbours = max(setting.neighbours, len(groups) - 1, answer.ask.samples - 1)
+                self._observe(answer, replace(setting, neighbours=neighbours, place=place))
                 self._check_cached(answer, low[place], high[place])
             self.on_answer()
         for answer in (answer for group in groups for answer in group):

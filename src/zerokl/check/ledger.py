@@ -32,6 +32,7 @@ class Setting:
     number: int = 0
     """Of the answer, in the order in which they came."""
     neighbours: int = 0
+    """Requests sent at the same time."""
     place: int = 0
     """In its batch."""
     stream: bool = False
@@ -72,6 +73,17 @@ class Difference:
 
 
 @dataclass(slots=True)
+class Meeting:
+    """One position at which this answer met an earlier one, and what differed there (usually nothing)."""
+
+    position: int
+    phase: Phase
+    first_phase: Phase
+    first_setting: Setting
+    kinds: list[Kind] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Pair:
     """The chosen token's logprob seen twice: what k3 and max |d| are made of."""
 
@@ -87,14 +99,29 @@ class Comparison:
     answer: Answer
     setting: Setting
     values: int = 0
-    positions: int = 0
-    """Positions at which at least one value was compared."""
+    meetings: list[Meeting] = field(default_factory=list)
+    """One per position at which at least one value was compared, in order."""
     differences: list[Difference] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
 
     @property
     def differing(self) -> int:
         return len(self.differences)
+
+    @property
+    def positions(self) -> int:
+        return len(self.meetings)
+
+    def met(self, row: Row, seen: Seen, kind: Kind, differs: bool) -> None:
+        """Counts one value compared with an earlier answer's."""
+        self.values += 1
+        if not self.meetings or self.meetings[-1].position != row.position:
+            self.meetings.append(Meeting(row.position, row.phase, seen.phase, seen.setting))
+        if differs:
+            meeting = self.meetings[-1]
+            if not meeting.kinds:
+                meeting.first_phase, meeting.first_setting = seen.phase, seen.setting
+            meeting.kinds.append(kind)
 
 
 class Ledger:
@@ -113,7 +140,6 @@ class Ledger:
         prompt = len(answer.ask.ids)
         draw = answer.ask.draw_key(answer.sample)
         for row in answer.rows:
-            before = comparison.values
             history = digests[row.position]
             if scaled and row.phase != "scored" and answer.ask.temperature not in (0, 1):
                 history += repr(answer.ask.temperature).encode()
@@ -121,7 +147,6 @@ class Ledger:
                 self._token(comparison, history, draw, row)
             self._logprob_values(comparison, history, row)
             self._ranking(comparison, history, row)
-            comparison.positions += comparison.values > before
         return comparison
 
     def _token(self, comparison: Comparison, history: bytes, draw: object, row: Row) -> None:
@@ -131,12 +156,12 @@ class Ledger:
 
     def _logprob_values(self, comparison: Comparison, history: bytes, row: Row) -> None:
         chosen = [] if row.logprob is None else [(row.token, row.logprob)]
-        for token, bits in [*chosen, *row.top]:
+        for index, (token, bits) in enumerate([*chosen, *row.top]):
             seen = self._meet(self._logprobs, (history, token), (bits,), comparison, row)
             if seen is None:
                 continue
             self._judge(comparison, "logprob", row, token, seen, (bits,))
-            if token == row.token and seen.setting is not comparison.setting:
+            if index < len(chosen) and seen.setting is not comparison.setting:
                 comparison.pairs.append(Pair(row.position, seen.value[0], bits))
 
     def _ranking(self, comparison: Comparison, history: bytes, row: Row) -> None:
@@ -172,7 +197,7 @@ class Ledger:
     ) -> None:
         first = seen.value if first is None else first
         if seen.setting is not comparison.setting:  # a top-k row repeats the chosen token: checked, not counted
-            comparison.values += 1
+            comparison.met(row, seen, kind, first != value)
         if first != value:
             comparison.differences.append(
                 Difference(

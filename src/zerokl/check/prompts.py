@@ -27,17 +27,17 @@ class Prompts:
 
     def __init__(self, seed: int, corpus: Sequence[int] | None, largest_id: int) -> None:
         self._seed = seed
-        self._corpus = list(corpus or ())
+        self.corpus = list(corpus or ())
         self._largest_id = largest_id
 
     @property
     def styles(self) -> tuple[Style, ...]:
-        return STYLES if self._corpus else STYLES[1:]
+        return STYLES if self.corpus else STYLES[1:]
 
     def prompt(self, length: int, number: int, style: Style | None = None) -> tuple[int, ...]:
         """`length` ids. Without a style, the styles take turns by number."""
         style = style or self.styles[number % len(self.styles)]
-        if style == "natural" and self._corpus:
+        if style == "natural" and self.corpus:
             return self._natural(length, number)
         draw = random.Random(f"{self._seed}/{style}/{number}")
         if style == "repeated":
@@ -48,6 +48,6 @@ class Prompts:
     def _natural(self, length: int, number: int) -> tuple[int, ...]:
         """A window of the corpus, starting at a place of its own and going round."""
         draw = random.Random(f"{self._seed}/natural/{number}")
-        start = draw.randrange(len(self._corpus))
-        repeats = (start + length) // len(self._corpus) + 1
-        return tuple((self._corpus * repeats)[start : start + length])
+        start = draw.randrange(len(self.corpus))
+        repeats = (start + length) // len(self.corpus) + 1
+        return tuple((self.corpus * repeats)[start : start + length])

@@ -46,6 +46,7 @@ def as_json(report: Report) -> dict[str, Any]:
         },
         "rates": None if report.rates is None else asdict(report.rates),
         "cases": [_case(result) for result in report.results],
+        "diagnoses": [asdict(diagnosis) for diagnosis in report.diagnoses],
         "divergences": [_divergence(summarise(comparison)) for comparison in report.divergent()],
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from zerokl.check.cases import Case
+from zerokl.check.diagnose import Diagnosis
 from zerokl.check.lab import Lab
 from zerokl.check.ledger import Comparison
 from zerokl.check.outcome import EXIT_CODES, BudgetSpent, CouldNotRun, ServerGone, Status
@@ -42,6 +43,7 @@ class Report:
     retries: int = 0
     foreign_requests: int = 0
     """Of somebody else, while the run went on: they can make counts of cached tokens and widths come out otherwise."""
+    diagnoses: list[Diagnosis] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Cases that --quick does without."""
 

@@ -21,7 +21,7 @@ MARKS = {
     Status.COULD_NOT_RUN: ("could not run", "yellow"),
     Status.NOT_POSSIBLE: ("not possible", "dim"),
 }
-SHOWN_ANSWERS, SHOWN_ROWS = 6, 5
+SHOWN_ANSWERS, SHOWN_ROWS, SHOWN_EVIDENCE = 4, 5, 12
 
 
 class Watching:
@@ -75,6 +75,7 @@ def show(console: Console, report: Report) -> None:
         console.print(f"{report.foreign_requests} requests of others ran meanwhile: counts may be off", style="yellow")
     console.print(_table(report))
     _reasons(console, report)
+    _diagnoses(console, report)
     _details(console, report)
 
 
@@ -125,6 +126,19 @@ def _reasons(console: Console, report: Report) -> None:
     if lines:
         console.print()
         console.print(Group(*lines))
+
+
+def _diagnoses(console: Console, report: Report) -> None:
+    for diagnosis in report.diagnoses:
+        console.print()
+        console.print(
+            Text.assemble(
+                ("diagnosis: ", "bold"), (diagnosis.kind.value, "bold red"), f", {diagnosis.confidence} confidence"
+            )
+        )
+        console.print(f"  {diagnosis.summary}", highlight=False)
+        for what, found in diagnosis.evidence[:SHOWN_EVIDENCE]:
+            console.print(f"  {what:45}  {found}", highlight=False, markup=False)
 
 
 def _details(console: Console, report: Report) -> None:

@@ -31,7 +31,8 @@ async def _staggered(lab: Lab, asks: list[Ask]) -> None:
             await begun[place - 1].wait()
         after = min(3, asks[place].new_tokens)
         try:
-            await lab.stream(asks[place], f"arriving {place} streams later", _setting(begun[place], after))
+            how, on_token = f"arriving {place} streams later", _setting(begun[place], after)
+            await lab.stream(asks[place], how, on_token, neighbours=len(asks) - 1)
         finally:
             begun[place].set()
 
@@ -57,13 +58,14 @@ async def long_prefill(lab: Lab) -> None:
     async def intruder() -> None:
         await begun.wait()
         tokens_at["before"] = count
-        await lab.together([lab.greedy(text, 0).unscored().generating(2)], "arriving while another decodes")
+        ask = lab.greedy(text, 0).unscored().generating(2)
+        await lab.together([ask], "arriving while another decodes", neighbours=1)
         tokens_at["after"] = count
 
     async with lab.watching() as watch:
         task = asyncio.create_task(intruder())
         try:
-            await lab.stream(target.unscored(), "while a long prompt is prefilled", on_token)
+            await lab.stream(target.unscored(), "while a long prompt is prefilled", on_token, neighbours=1)
         finally:
             begun.set()
             await task

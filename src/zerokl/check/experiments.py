@@ -1,0 +1,130 @@
+"""Controlled re-runs: the suspected cause switched on with prompts never seen before, and off for the same prompts.
+
+A cause that differs when on and never when off is confirmed; one that doesn't show again is said to be doubtful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from zerokl.check.cases.arrivals import long_prefill
+from zerokl.check.cases.branches import branches
+from zerokl.check.cases.chunks import chunks
+from zerokl.check.cases.continued import continued
+from zerokl.check.cases.echo import echo
+from zerokl.check.cases.lengths import lengths
+from zerokl.check.cases.rescoring import rescoring
+from zerokl.check.cases.sampled import sampled, samples
+from zerokl.check.cases.streams import streams
+from zerokl.check.cases.warm import warm_prefix
+from zerokl.check.contrast import Count, sightings
+from zerokl.check.diagnose import Diagnosis, Kind
+from zerokl.check.lab import Lab
+from zerokl.check.ledger import Comparison, Ledger
+from zerokl.check.outcome import CouldNotRun
+from zerokl.check.prompts import Prompts
+from zerokl.check.tally import Tally
+from zerokl.check.targets.base import Can
+
+Experiment = Callable[[Lab], Awaitable[None]]
+FRESH = 1_000_003
+"""Added to the seed: other prompts than the run's."""
+WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
+
+
+async def widths(lab: Lab) -> None:
+    """Batches of 2 to 16 equally short requests: all of them decode in step from the second token on."""
+    tried = [width for width in WIDTHS if width <= lab.widest]
+    new_tokens = max(16, lab.sizes.new_tokens)
+    asks = [lab.greedy(lab.prompts.prompt(3, 800 + n, "random"), new_tokens).unscored() for n in range(max(tried))]
+    for ask in asks:
+        await lab.reference(ask)
+    for width in tried:
+        await lab.flush()
+        await lab.together(asks[:width], f"in a batch of {width}")
+
+
+async def cache(lab: Lab) -> None:
+    await warm_prefix(lab)
+    if {Can.FLUSH, Can.CACHED_COUNT} <= lab.target.abilities:
+        await branches(lab)
+
+
+async def seeds(lab: Lab) -> None:
+    await sampled(lab)
+    if lab.can(Can.SAMPLES):
+        await samples(lab)
+
+
+async def phase(lab: Lab) -> None:
+    await (rescoring(lab) if lab.can(Can.PROMPT_LOGPROBS) else continued(lab))
+
+
+ON: dict[Kind, Experiment] = {
+    Kind.BATCH: widths,
+    Kind.PADDING: widths,
+    Kind.PLACE: widths,
+    Kind.MIXED: long_prefill,
+    Kind.SHAPE: widths,
+    Kind.CACHE: cache,
+    Kind.PHASE: phase,
+    Kind.LOG_SOFTMAX: phase,
+    Kind.CHUNK: chunks,
+    Kind.TILE: lengths,
+    Kind.SEED: seeds,
+    Kind.STREAM: streams,
+    Kind.ROUTE: echo,
+}
+NEED_WIDTHS = frozenset({Kind.BATCH, Kind.PADDING, Kind.PLACE, Kind.MIXED})
+"""Kinds that only batches of known widths can tell apart."""
+
+
+def fresh(lab: Lab, case: str) -> Lab:
+    """The same server with other prompts and an empty ledger."""
+    prompts = Prompts(lab.seed + FRESH, lab.prompts.corpus, lab.facts.largest_id or 255)
+    sizes = replace(lab.sizes, long_tokens=min(64, lab.sizes.long_tokens))
+    other = Lab(lab.target, lab.facts, prompts, sizes, seed=lab.seed + FRESH, ledger=Ledger())
+    other.tally = Tally(case)
+    other.on_answer = lab.on_answer
+    return other
+
+
+async def explore(lab: Lab) -> list[Comparison]:
+    """Batches of known widths, for the diagnosis to look at."""
+    trial = fresh(lab, "widths")
+    try:
+        await widths(trial)
+    except CouldNotRun:
+        return trial.tally.comparisons
+    return trial.tally.comparisons
+
+
+async def confirm(lab: Lab, diagnosis: Diagnosis) -> None:
+    """Adds two lines of evidence, and sets the confidence by them."""
+    experiment = ON.get(diagnosis.kind)
+    if experiment is None:
+        return
+    trial = fresh(lab, "confirm")
+    try:
+        await experiment(trial)
+        on = _count(trial.tally.comparisons)
+        trial.tally = Tally("control")
+        for ask in list(trial.references)[:6]:
+            await trial.cold(ask, "the same again, alone, cold")
+        off = _count(trial.tally.comparisons)
+    except CouldNotRun as error:
+        diagnosis.evidence.insert(0, ("re-run", f"could not run: {error}"))
+        return
+    diagnosis.evidence[:0] = [("re-run with the cause", str(on)), ("re-run without it", str(off))]
+    if on.differing and not off.differing:
+        diagnosis.confidence = "high" if diagnosis.confidence != "low" else "medium"
+    else:
+        diagnosis.confidence = "low"
+
+
+def _count(comparisons: list[Comparison]) -> Count:
+    count = Count()
+    for one in sightings(comparisons):
+        count.add(one.differs)
+    return count

@@ -1,0 +1,26 @@
+"""From a report with differences to its diagnosis: rules, re-runs where the rules need them, and confirmation."""
+
+from __future__ import annotations
+
+from zerokl.check.diagnose import Diagnosis, Kind, diagnose
+from zerokl.check.experiments import NEED_WIDTHS, confirm, explore
+from zerokl.check.lab import Lab
+from zerokl.check.run import Report
+
+
+async def diagnose_report(lab: Lab, report: Report) -> list[Diagnosis]:
+    """At most one diagnosis of the values, and one of how numbers are printed."""
+    found = []
+    comparisons = [comparison for result in report.results for comparison in result.tally.comparisons]
+    diagnosis = diagnose(comparisons, report.facts)
+    if diagnosis is not None:
+        if diagnosis.kind in NEED_WIDTHS:
+            diagnosis = diagnose([*comparisons, *await explore(lab)], report.facts) or diagnosis
+        await confirm(lab, diagnosis)
+        found.append(diagnosis)
+    if lab.not_float32:
+        share = f"{len(lab.not_float32):,} of {lab.num_numbers:,} numbers"
+        examples = ", ".join(repr(value) for value in lab.not_float32[:3])
+        summary = "numbers are not whole float32: digits were lost before they were sent"
+        found.append(Diagnosis(Kind.DIGITS, "high", summary, [("not a float32", share), ("such as", examples)]))
+    return found
