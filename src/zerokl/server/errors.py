@@ -32,7 +32,7 @@ _HEADERS: dict[int, Headers] = {
 }
 
 
-class Refusal(ZeroklError):  # noqa: N818 - named like its siblings in zerokl.errors
+class Refusal(ZeroklError):
     """An error answer that is settled: status, code and headers beyond what the status itself brings."""
 
     def __init__(

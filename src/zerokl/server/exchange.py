@@ -27,7 +27,7 @@ STALLED_S = 60.0
 """A client that takes no byte of its stream for so long is given up."""
 
 
-class ClientGone(Exception):  # noqa: N818 - not an error: the client may leave
+class ClientGone(Exception):
     """Nobody reads the answer any more."""
 
 
