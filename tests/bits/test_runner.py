@@ -43,7 +43,7 @@ def alone(length: int, spec: LogprobSpec = SPEC) -> Answer:
     """A sequence by itself, in one step, in pages in order: what every other way must equal."""
     story = tokens(length, VOCABULARY)
     pages = [PageId(page) for page in range(-(-length // 64))]
-    segment = Segment(RequestId(0), 0, story, pages, story[1:], 0, SAMPLING, spec)
+    segment = Segment(RequestId(0), 0, story, pages, targets=story[1:], sample=SAMPLING, logprobs=spec)
     result = CpuRunner(model(), len(pages), 64).submit(StepPlan(0, (segment,))).result().segments[0]
     return Answer(result.scores or Logprobs(), result.token, result.logprobs)
 
@@ -66,10 +66,9 @@ class Journey:
             self.done,
             story[self.done : stop],
             self.pages,
-            story[self.done + 1 : stop + 1],
-            0,
-            SAMPLING if stop == self.length else None,
-            SPEC,
+            targets=story[self.done + 1 : stop + 1],
+            sample=SAMPLING if stop == self.length else None,
+            logprobs=SPEC,
         )
 
     def restart(self) -> None:

@@ -49,8 +49,12 @@ def test_the_context_length_can_be_lowered_but_not_raised():
         ("num_key_value_heads", 3, "num_attention_heads 4 isn't a multiple of 3"),
         ("rms_norm_eps", -1, "rms_norm_eps must be a positive number, not -1"),
         ("mlp_bias", "no", "mlp_bias must be true or false, not 'no'"),
+        ("num_hidden_layers", 10**12, "1000000000000 layers, but the checkpoint only 20 tensors"),
+        ("rms_norm_eps", float("nan"), "rms_norm_eps must be a positive number, not nan"),
+        ("head_dim", 10**12, "1000000000000 rotated numbers per head"),
         ("head_dim", 15, "head_dim 15 isn't a multiple of 2"),
         ("rope_theta", "big", "rope_theta"),
+        ("rope_theta", float("inf"), "rope_theta"),
         ("rope_scaling", "linear", "rope_scaling"),
     ],
 )

@@ -72,3 +72,8 @@ def test_another_kind_of_scaling_is_refused_by_name(kind):
 def test_a_scaling_without_its_numbers_is_refused(value):
     with pytest.raises(CheckpointError, match="low_freq_factor"):
         inv_freq(rope_scaling={**LLAMA3, "low_freq_factor": value})
+
+
+def test_bands_that_have_no_width_are_refused():
+    with pytest.raises(CheckpointError, match="low_freq_factor 4 below high_freq_factor 4"):
+        inv_freq(rope_scaling={**LLAMA3, "low_freq_factor": 4.0})

@@ -8,7 +8,7 @@ logits = model.logits(hidden[wanted_rows])
 from __future__ import annotations
 
 from zerokl.config import Config
-from zerokl.errors import ConfigError, UnsupportedModel
+from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
 from zerokl.models import weights
 from zerokl.models.model import Model
 from zerokl.models.registry import ARCHITECTURES, architecture_of
@@ -27,6 +27,9 @@ def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
         method = quantization.get("quant_method", "unknown")
         raise UnsupportedModel(f"weights quantised by {method!r} aren't supported in safetensors; GGUF files are")
     model_config = module.Config.from_checkpoint(checkpoint.config)
+    num_layers, num_tensors = model_config.num_layers, len(checkpoint.tensors)
+    if num_layers > num_tensors:
+        raise CheckpointError(f"the config has {num_layers} layers, but the checkpoint only {num_tensors} tensors")
     context_length = config.context_length or model_config.context_length
     if context_length > model_config.context_length:
         raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from zerokl.errors import CheckpointError, UnsupportedModel
@@ -24,7 +25,7 @@ class Fields:
     def positive(self, key: str, default: float | None = None) -> float:
         """A positive number."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
             raise CheckpointError(f"the config's {key} must be a positive number, not {value!r}")
         return float(value)
 

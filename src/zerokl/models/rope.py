@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy as np
 from zerokl.errors import CheckpointError, UnsupportedModel
 
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+MOST_ROTATED = 4096
+"""A sanity limit: a corrupt config must not keep `decimal` busy for hours."""
 SUPPORTED = ("default", "linear", "llama3")
 
 
@@ -44,6 +47,10 @@ def rope_from(config: Mapping[str, Any], head_size: int) -> Rope:
     if kind not in SUPPORTED:
         raise UnsupportedModel(f"rotary scaling {kind!r} isn't supported; supported are {', '.join(SUPPORTED)}")
     rotated = int(head_size * given.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
+    if rotated > MOST_ROTATED:
+        raise CheckpointError(
+            f"the config's head_dim means {rotated} rotated numbers per head, more than {MOST_ROTATED}"
+        )
     with localcontext(Context(prec=50)):
         frequencies = plain(number(given, kind, "rope_theta"), rotated)
         if kind == "linear":
@@ -68,6 +75,8 @@ def llama3(frequencies: list[Decimal], given: Mapping[str, Any]) -> list[Decimal
     factor = number(given, "llama3", "factor")
     low, high = number(given, "llama3", "low_freq_factor"), number(given, "llama3", "high_freq_factor")
     trained = number(given, "llama3", "original_max_position_embeddings")
+    if low >= high:
+        raise CheckpointError(f"rotary scaling 'llama3' needs low_freq_factor {low} below high_freq_factor {high}")
 
     def scaled(frequency: Decimal) -> Decimal:
         turns = trained * frequency / (2 * PI)
@@ -80,6 +89,6 @@ def llama3(frequencies: list[Decimal], given: Mapping[str, Any]) -> list[Decimal
 def number(given: Mapping[str, Any], kind: str, key: str) -> Decimal:
     """The exact value of a number in the config."""
     value = given.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         raise CheckpointError(f"rotary positions of kind {kind!r} need a positive {key} in the config, not {value!r}")
     return Decimal(value)

@@ -1,0 +1,66 @@
+"""What a layer remembers of a sequence between steps: how a model declares it.
+
+    memory = tuple(LayerMemory(Keys(4, 128, window=512), (Conv(4, 512), Conv(4, 512))) for _ in range(num_layers))
+
+A config without the property `memory` is plain full attention in every layer. `docs/design/0003-hybrid.md` says what
+a layer is given for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys and values: of all positions, or of the last `window`, the token itself among them."""
+
+    num_kv_heads: int
+    head_size: int
+    window: int | None = None
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.num_kv_heads * self.head_size * FLOAT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """The last `width - 1` inputs of a causal convolution of `width` taps, the token itself being the last tap."""
+
+    width: int
+    channels: int
+
+    @property
+    def state_bytes(self) -> int:
+        return (self.width - 1) * self.channels * FLOAT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A state at multiples of `chunk`, and the `inputs` floats of each token since the last of them."""
+
+    shape: tuple[int, ...]
+    inputs: int
+    chunk: int = 64
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a checkpoint; a live slot has the chunk's inputs too."""
+        return prod(self.shape) * FLOAT_BYTES
+
+    @property
+    def input_bytes(self) -> int:
+        return self.chunk * self.inputs * FLOAT_BYTES
+
+
+StateSpec = Conv | Recurrent
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    keys: Keys | None = None
+    states: tuple[StateSpec, ...] = ()
