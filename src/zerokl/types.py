@@ -14,6 +14,11 @@ from typing import Literal, NewType, Protocol
 
 RequestId = NewType("RequestId", int)
 PageId = NewType("PageId", int)
+StateSlot = NewType("StateSlot", int)
+"""Where the states of all state layers of one sequence lie: live slots come first, checkpoints after them."""
+
+ZERO_STATE = StateSlot(-1)
+"""The state before position 0: all zeros, and no slot is read."""
 
 PENDING_TOKEN = -1
 """Stands in a plan for the token that the previous, not yet committed, step samples for the same request."""
@@ -113,6 +118,30 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowPages:
+    """The pages of one sliding kind that a segment may see or write; those before its window are gone."""
+
+    first: int
+    pages: Sequence[PageId]
+    """pages[i] holds the positions of page first + i."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateUse:
+    """Where a segment's states come from and go to.
+
+    positions   start ........ checkpoint at p ........ end
+    states      ^ source       ^ after inputs 0..p-1    ^ live
+    """
+
+    source: StateSlot
+    """ZERO_STATE if and only if the segment starts at 0; else the live slot, or a checkpoint at `start`."""
+    live: StateSlot
+    checkpoints: tuple[tuple[int, StateSlot], ...] = ()
+    """(position, slot) with start < position <= end, in order."""
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Some tokens of one request, once through the model.
 
@@ -137,6 +166,10 @@ class Segment:
     """(prompt ids, output ids so far), for penalties; None where none is set."""
     mask: bytes | None = None
     """Grammar: bit i of byte i // 8 says that id i is allowed; None: all."""
+    windows: tuple[WindowPages, ...] = ()
+    """One per sliding kind, in the order of `Pools.windows`."""
+    state: StateUse | None = None
+    """None: the model has no states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +195,39 @@ class StepResult:
     step: int
     segments: tuple[SegmentResult, ...]
     """In the plan's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPool:
+    """Pages of the layers that see `window` keys, their own among them."""
+
+    window: int
+    num_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatePool:
+    """Slots for the states of all state layers: live ones, one per running request, then checkpoints."""
+
+    interval: int
+    """Checkpoints are at absolute multiples of this many tokens: of the page, and of every layer's chunk."""
+    num_live: int
+    num_checkpoints: int
+
+    @property
+    def num_slots(self) -> int:
+        return self.num_live + self.num_checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """How much there is of each kind of memory: the cache counts it, the runner owns it."""
+
+    num_pages: int
+    """Of the full kind. A model without full layers has these numbers too, but no memory behind them."""
+    page_size: int
+    windows: tuple[WindowPool, ...] = ()
+    states: StatePool | None = None
 
 
 class Pending(Protocol):

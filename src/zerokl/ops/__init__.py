@@ -13,14 +13,34 @@ from zerokl.ops.rms_norm import rms_norm
 from zerokl.ops.rope import rope, rope_table
 from zerokl.ops.sample import Draw, process, sample
 from zerokl.ops.score import score
+from zerokl.ops.state import (
+    ConvState,
+    LayerCache,
+    RecurrentState,
+    StepStates,
+    chunk_inputs,
+    chunk_states,
+    conv_inputs,
+    store_checkpoints,
+    store_conv,
+    store_inputs,
+    store_states,
+)
 from zerokl.ops.swiglu import swiglu
 
 __all__ = [
+    "ConvState",
     "Draw",
+    "LayerCache",
     "LayerKV",
     "Matrix",
     "Ragged",
+    "RecurrentState",
+    "StepStates",
     "attention",
+    "chunk_inputs",
+    "chunk_states",
+    "conv_inputs",
     "embedding",
     "linear",
     "pack",
@@ -30,6 +50,10 @@ __all__ = [
     "rope_table",
     "sample",
     "score",
+    "store_checkpoints",
+    "store_conv",
+    "store_inputs",
     "store_kv",
+    "store_states",
     "swiglu",
 ]
