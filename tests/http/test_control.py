@@ -117,7 +117,7 @@ def test_an_aborted_request_ends_normally_with_the_tokens_so_far() -> None:
         answers: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: answers.append(server.post("/generate", {**LONG, "rid": "mine"})))
         thread.start()
-        wait_until(lambda: server.frontend.app.service.engine.in_flight == 1)
+        wait_until(lambda: len(server.frontend.app.service.engine.flights) == 1)
         wait_until(lambda: server.client.get("/server_info").json()["internal_states"][0]["running"] == 1)
         assert server.post("/abort_request", {"rid": "mine"}).status_code == 200
         thread.join()

@@ -20,7 +20,7 @@ SHORT = {"text": "hello", "sampling_params": {"max_new_tokens": 4, "temperature"
 
 
 def in_flight(server: Live) -> int:
-    return server.frontend.app.service.engine.in_flight
+    return len(server.frontend.app.service.engine.flights)
 
 
 def running(server: Live) -> int:
@@ -101,7 +101,7 @@ def test_past_the_limit_requests_are_refused_with_429() -> None:
         assert response.status_code == 429
         assert response.headers["retry-after"] == "1"
         assert response.json()["error"] == {
-            "message": "3 requests are in flight and this one has 1; the limit is 3. Try again later",
+            "message": "3 requests are in flight; the limit is 3. Try again later",
             "type": "rate_limit_error",
             "param": None,
             "code": "queue_full",
@@ -112,11 +112,26 @@ def test_past_the_limit_requests_are_refused_with_429() -> None:
         assert_nothing_is_left(server)
 
 
-def test_a_batch_that_could_never_fit_is_a_400_and_not_a_429() -> None:
-    with live(max_running_requests=1, max_queued_requests=2) as server:
-        response = server.post("/generate", {"text": ["a"] * 4})
-        assert response.status_code == 400
-        assert "prompts times n is 4, more than the 3 requests" in response.json()["error"]["message"]
+def test_a_batch_larger_than_the_engines_places_is_fed_in_as_they_become_free() -> None:
+    places = {"max_running_requests": 2, "max_queued_requests": 1}
+    with live(engine=places, **places) as server:
+        prompts = [f"prompt {i}" for i in range(40)]
+        params = {"max_new_tokens": 5, "temperature": 0}
+        answers = server.generate(text=prompts, sampling_params=params)
+        alone = [server.generate(text=prompt, sampling_params=params)["text"] for prompt in prompts]
+        assert [answer["text"] for answer in answers] == alone
+        assert_nothing_is_left(server)
+
+
+def test_what_still_waits_for_a_place_is_aborted_too() -> None:
+    places = {"max_running_requests": 1, "max_queued_requests": 0}
+    with live(engine={**SLOW, **places}, **places) as server:
+        raw = posted(server.url, "/generate", {**LONG, "text": ["a", "b", "c"], "rid": "it", "stream": True})
+        assert server.post("/abort_request", {"rid": "it"}).status_code == 200
+        last = {frame["index"]: frame for frame in frames(b"".join(raw.chunks()).decode())}
+        assert [last[index]["meta_info"]["finish_reason"]["type"] for index in (0, 1, 2)] == ["abort"] * 3
+        assert [last[index]["output_ids"] for index in (1, 2)] == [[], []]
+        assert_nothing_is_left(server)
 
 
 def test_500_requests_at_once_on_a_tiny_page_pool_each_get_their_answer() -> None:

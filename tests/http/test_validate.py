@@ -151,8 +151,8 @@ def test_stop_takes_at_most_32_strings_none_empty() -> None:
 
 def test_logit_bias_maps_ids_to_numbers() -> None:
     assert check_sampling({"logit_bias": {"10": 1, "2": -1.5}}, "s")["logit_bias"] == ((2, -1.5), (10, 1.0))
-    for bad in ({"a": 1}, {"01": 1}, {"-1": 1}, {"1": "x"}, {"1": 101}, {"1": True}, [1]):
-        assert "an object of token id to number from -100 to 100" in sampling_message({"logit_bias": bad})
+    for bad in ({"a": 1}, {"01": 1}, {"-1": 1}, {"1": "x"}, {"1": 1000001}, {"1": True}, [1]):
+        assert "an object of token id to number from -1000000 to 1000000" in sampling_message({"logit_bias": bad})
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:

@@ -24,7 +24,7 @@ async def flush_cache(service: Service, exchange: Exchange) -> None:
         async with exchange.client_watched():
             await service.engine.control("flush_cache", timeout_s=timeout_s)
     except ControlError:
-        raise InvalidRequest(message("busy", running=service.engine.in_flight), code="busy") from None
+        raise InvalidRequest(message("busy", running=len(service.engine.flights)), code="busy") from None
     await exchange.answer(200, b"Cache flushed.\n", TEXT)
 
 
@@ -46,7 +46,7 @@ async def abort_request(service: Service, exchange: Exchange) -> None:
     rid, everything = values["rid"], values["abort_all"]
     if not rid and not everything:
         raise InvalidRequest(message("abort_needs"))
-    service.engine.abort(None if everything else rid)
+    service.engine.flights.abort(None if everything else rid)
     await exchange.answer(200)
 
 

@@ -36,7 +36,7 @@ async def server_info(service: Service, exchange: Exchange) -> None:
             "max_running_requests": hello.max_running,
             "random_seed": hello.default_seed,
             "tp_size": 1,
-            "num_requests_in_flight": service.engine.in_flight,
+            "num_requests_in_flight": len(service.engine.flights),
             "internal_states": [live],
         }
     )
@@ -98,7 +98,7 @@ async def metrics(service: Service, exchange: Exchange) -> None:
     rows = {
         "zerokl:engine_up": int(engine.trouble is None),
         "zerokl:num_queue_reqs": beat.waiting if beat else 0,
-        "zerokl:num_requests_in_flight": engine.in_flight,
+        "zerokl:num_requests_in_flight": len(engine.flights),
         "zerokl:num_running_reqs": beat.running if beat else 0,
         "zerokl:steps": beat.step if beat else 0,
     }

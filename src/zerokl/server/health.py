@@ -7,8 +7,10 @@ import asyncio
 from zerokl.errors import NoRoom
 from zerokl.server.exchange import Exchange
 from zerokl.server.fields import message
+from zerokl.server.flights import submit
 from zerokl.server.job import Job, Prompt
 from zerokl.server.service import Service, refused
+from zerokl.wire.client import EngineClient
 from zerokl.wire.messages import Sampling, Stopping
 
 PROBE_S = 20.0
@@ -33,10 +35,20 @@ async def health_generate(service: Service, exchange: Exchange) -> None:
         use_cache=False,
     )
     try:
-        async with asyncio.timeout(PROBE_S), service.engine.running([probe], [""], admitted=True) as records:
-            async for _, record in records:
-                if refusal := refused(record.done):
-                    raise refusal
+        async with asyncio.timeout(PROBE_S):
+            await _probed(service.engine.client, probe)
     except TimeoutError:
         raise NoRoom(message("engine_down"), code="engine_down", status=503) from None
     await exchange.answer(200)
+
+
+async def _probed(client: EngineClient, probe: Job) -> None:
+    """Past the frontend's own admission: a full queue is for clients. Raises 503 if the engine refuses or fails."""
+    stream = submit(client, probe)
+    try:
+        async for record in stream:
+            if refusal := refused(record.done):
+                raise NoRoom(str(refusal), code=refusal.code or "engine_down", status=503)
+    finally:
+        if not stream.finished:
+            stream.discard()
