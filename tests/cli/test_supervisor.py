@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.checkpoints.tiny import make_tiny_llama
 from tests.cli.served import Served, served
 from tests.http.live import wait_until
 
@@ -115,8 +116,11 @@ def test_a_port_in_use_is_one_line() -> None:
     assert f"Error: can't listen on 127.0.0.1:{port}: Address already in use" in result.stderr
 
 
-def test_an_engine_that_never_worked_is_not_started_again() -> None:
-    command = [sys.executable, "-c", "from zerokl.cli import main; main()", "serve", "--port", "0", "--device", "cuda"]
+def test_an_engine_that_never_worked_is_not_started_again(tmp_path: Path) -> None:
+    model = str(make_tiny_llama(tmp_path / "model", seed=0))
+    options = ["serve", model, "--port", "0", "--device", "cuda"]
+    command = [sys.executable, "-c", "from zerokl.cli import main; main()", *options]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode != 0
+    assert result.returncode == 1
     assert "Traceback" not in result.stderr
+    assert "the engine ended with status 1 before the server was ready" in result.stderr

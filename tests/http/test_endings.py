@@ -13,6 +13,8 @@ import pytest
 from tests.http.conftest import says
 from tests.http.live import Live, live, wait_until
 from tests.http.raw import connect, frames, posted
+from zerokl.server import engine as engine_module
+from zerokl.server import exchange
 
 SLOW = {"step_ms": 10.0}
 LONG = {"text": "hello", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True, "temperature": 0}}
@@ -193,3 +195,25 @@ def test_before_the_engine_is_there_the_server_says_starting() -> None:
             "param": None,
             "code": "starting",
         }
+
+
+def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "STALLED_S", 0.2)
+    with live(engine={"context_length": 4096, "num_pages": 200}) as server:
+        raw = connect(server.url)
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        params = {"max_new_tokens": 4000, "ignore_eos": True}
+        body = {"text": "hello", "stream": True, "sampling_params": params, "return_logprob": True}
+        raw.send("POST", "/generate", json.dumps(body).encode())
+        wait_until(lambda: in_flight(server) == 1)
+        wait_until(lambda: in_flight(server) == 0, timeout_s=20)
+        assert_nothing_is_left(server)
+        raw.close()
+
+
+def test_an_engine_that_says_nothing_for_long_is_not_healthy(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert server.client.get("/health").status_code == 200
+    monkeypatch.setattr(engine_module, "SILENT_S", 0.0)
+    response = server.client.get("/health")
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "engine_down"
