@@ -156,6 +156,22 @@ def test_scores_that_rise_and_fall_by_chunks_keep_their_bits():
             assert bits(attention(q, kv, 0.25)) == bits(expected), name
 
 
+def test_even_the_sign_of_a_zero_does_not_depend_on_the_neighbouring_rows():
+    """Underflow leaves a -0 in the second chunk. Merging a third one, which only the neighbours see, would give +0."""
+    pool = paged((1030,))
+    pool.queries[0][:], pool.keys[0][:], pool.values[0][:] = 1, 0, 0
+    pool.values[0][:512], pool.keys[0][512] = -(2.0**-149), 10
+    fill(pool)
+    together = pool.step([(0, 1010, 1030)])[0]
+    assert not together.any()
+    assert np.signbit(together[:14]).all()
+    assert not np.signbit(together[14:]).any()
+    q, kv = pool.rows(pool.queries, [(0, 1010, 1030)]), pool.kv([(0, 1010, 1030)])
+    assert bits(reference.attention(q, kv, 0.25)) == bits(together)
+    for position in range(1010, 1030):
+        assert bits(pool.step([(0, position, position + 1)])[0][0]) == bits(together[position - 1010])
+
+
 # --- what a row may not see ----------------------------------------------------------------------------------------
 
 
