@@ -156,6 +156,18 @@ def test_scores_that_rise_and_fall_by_chunks_keep_their_bits():
             assert bits(attention(q, kv, 0.25)) == bits(expected), name
 
 
+def test_a_chunk_whose_scores_are_all_minus_infinity_counts_nothing():
+    pool = paged((520,))
+    pool.queries[0][:], pool.keys[0][:512] = 10, -3e38
+    fill(pool)
+    q, kv = pool.rows(pool.queries, [(0, 510, 520)]), pool.kv([(0, 510, 520)])
+    expected = reference.attention(q, kv, 0.25)
+    assert np.isnan(expected[:2]).all()  # 0 / 0: these rows have nothing to look at
+    assert np.isfinite(expected[2:]).all()
+    for name in every_cpu():
+        assert bits(attention(q, kv, 0.25)[2:]) == bits(expected[2:]), name
+
+
 def test_even_the_sign_of_a_zero_does_not_depend_on_the_neighbouring_rows():
     """Underflow leaves a -0 in the second chunk. Merging a third one, which only the neighbours see, would give +0."""
     pool = paged((1030,))
