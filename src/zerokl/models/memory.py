@@ -8,6 +8,7 @@ a layer is given for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -64,3 +65,9 @@ StateSpec = Conv | Recurrent
 class LayerMemory:
     keys: Keys | None = None
     states: tuple[StateSpec, ...] = ()
+
+
+def windows_of(memory: Iterable[LayerMemory]) -> tuple[int, ...]:
+    """The sliding kinds, in the order of their first layer: layers of equal window share pages' numbers."""
+    found = (layer.keys.window for layer in memory if layer.keys)
+    return tuple(dict.fromkeys(window for window in found if window is not None))

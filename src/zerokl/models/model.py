@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerokl import ops
+from zerokl.models.memory import Keys, LayerMemory
 from zerokl.models.weights import Axes, Parameters, W
 
 
@@ -66,13 +67,28 @@ class Model:
         return self.config.vocab_size
 
     @property
+    def memory(self) -> tuple[LayerMemory, ...]:
+        """What each layer remembers: as the config declares, or every key."""
+        declared: tuple[LayerMemory, ...] | None = getattr(self.config, "memory", None)
+        if declared is not None:
+            return declared
+        return (LayerMemory(Keys(self.num_kv_heads, self.head_size)),) * self.num_layers
+
+    @property
+    def declares_memory(self) -> bool:
+        """Whether `forward` takes `LayerCache`s; a plain model takes `LayerKV`s."""
+        return hasattr(self.config, "memory")
+
+    @property
     def weight_bytes(self) -> int:
         """Of all packed matrices; vectors are small change."""
         return sum(matrix.nbytes for matrix in self.weights.matrices())
 
-    def forward(self, tokens: np.ndarray, ragged: ops.Ragged, kv_layers: Sequence[ops.LayerKV]) -> np.ndarray:
-        """Hidden rows [T, E] after the final norm; stores the tokens' keys and values in `kv_layers`."""
-        return self.module.forward(self.weights, self.config, tokens, ragged, kv_layers)
+    def forward(
+        self, tokens: np.ndarray, ragged: ops.Ragged, layers: Sequence[ops.LayerKV] | Sequence[ops.LayerCache]
+    ) -> np.ndarray:
+        """Hidden rows [T, E] after the final norm; stores what the tokens leave behind in `layers`."""
+        return self.module.forward(self.weights, self.config, tokens, ragged, layers)
 
     def logits(self, hidden_rows: np.ndarray) -> np.ndarray:
         """[R, E] -> [R, V] float32."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zerokl import ops
 from zerokl.errors import EngineError
 from zerokl.models import Model
-from zerokl.runner.batch import ragged_tokens
+from zerokl.runner.batch import ragged_tokens, window_ragged
 from zerokl.runner.known_answers import verify_known_answers
 from zerokl.runner.kv import KvPools
+from zerokl.runner.state import StatePools, step_states
 from zerokl.runner.wanted import answers, wanted_rows
-from zerokl.types import StepPlan, StepResult
+from zerokl.types import Segment, StatePool, StepPlan, StepResult, WindowPool
 
 LOGITS_BYTES = 64 * 2**20
 """Logits that exist at a time: 340 rows of SmolLM2's 49,152 ids, 130 of Llama 3's 128,256. Free."""
@@ -37,16 +40,21 @@ class CpuRunner:
         num_pages: int,
         page_size: int,
         *,
+        windows: Sequence[WindowPool] = (),
+        states: StatePool | None = None,
         fill: float | None = None,
         slice_rows: int | None = None,
     ) -> None:
-        """`fill`: what unwritten slots hold (tests: NaN); `slice_rows`: rows of logits at a time.
+        """`windows`, `states`: as in `types.Pools`; `fill`: what unwritten slots hold (tests: NaN); `slice_rows`: rows
+        of logits at a time.
 
         Raises EngineError if this machine's operations don't give the known bits.
         """
         verify_known_answers()
         self.model, self.num_pages, self.page_size = model, num_pages, page_size
-        self.pools = KvPools(model, num_pages, page_size, fill=fill)
+        self.pools = KvPools(model, num_pages, page_size, windows, fill=fill)
+        self.windows = [pool.window for pool in windows]
+        self.states = StatePools(model.memory, states, fill=fill) if states else None
         self.slice_rows = slice_rows or max(1, LOGITS_BYTES // (4 * model.vocab_size))
 
     def submit(self, plan: StepPlan) -> Done:
@@ -57,6 +65,27 @@ class CpuRunner:
         if tokens.min() < 0:
             raise EngineError(f"step {plan.step} names a token that is still pending, but this runner has no lag")
         wanted = wanted_rows(plan.segments, ragged.row_starts)
-        hidden = self.model.forward(tokens, ragged, self.pools.layers(ragged))
+        hidden = self.model.forward(tokens, ragged, self._layers(plan.segments, ragged))
         results = answers(self.model, hidden, wanted, len(plan.segments), self.slice_rows)
         return Done(StepResult(plan.step, tuple(results)))
+
+    def _layers(
+        self, segments: Sequence[Segment], ragged: ops.Ragged
+    ) -> Sequence[ops.LayerKV] | Sequence[ops.LayerCache]:
+        """What each layer remembers, for one step; states that segments start from are in place."""
+        shapes: dict[int | None, ops.Ragged] = {
+            window: window_ragged(segments, kind, ragged) for kind, window in enumerate(self.windows)
+        }
+        layers = self.pools.layers(ragged, shapes)
+        if not self.model.declares_memory:
+            return layers
+        states: Sequence[tuple[ops.ConvState | ops.RecurrentState, ...]] = [()] * self.model.num_layers
+        if self.states:
+            step = step_states(segments, ragged)
+            self.states.begin(segments, step.live)
+            states = self.states.layers(step)
+        keys = iter(layers)
+        return [
+            ops.LayerCache(next(keys) if memory.keys else None, own)
+            for memory, own in zip(self.model.memory, states, strict=True)
+        ]

@@ -7,6 +7,7 @@ maps: the system gives memory to a page of slots when it is first written, so an
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -16,6 +17,7 @@ from zerokl.config import Config
 from zerokl.errors import ConfigError
 from zerokl.models import Model
 from zerokl.runner.memory import available_memory
+from zerokl.types import WindowPool
 
 DEFAULT_SHARE = 4
 """Without an option, the pool may grow to a quarter of the memory that is free at start."""
@@ -24,25 +26,40 @@ DEFAULT_SEQUENCES = 16
 
 
 class KvPools:
-    """Keys and values of `num_pages` pages in every layer. Only `ops.store_kv` writes to them."""
+    """Keys and values of every layer that has any. Only `ops.store_kv` writes to them."""
 
-    def __init__(self, model: Model, num_pages: int, page_size: int, *, fill: float | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        num_pages: int,
+        page_size: int,
+        windows: Sequence[WindowPool] = (),
+        *,
+        fill: float | None = None,
+    ) -> None:
         """`fill`: what unwritten slots hold (tests: NaN). By default nothing is touched, and the system gives zeros."""
-        heads, size = model.num_kv_heads, model.head_size
-        self.keys = [lazy_array((num_pages, heads, size, page_size)) for _ in range(model.num_layers)]
-        self.values = [lazy_array((num_pages, heads, page_size, size)) for _ in range(model.num_layers)]
+        pages: dict[int | None, int] = {None: num_pages}
+        pages.update((pool.window, pool.num_pages) for pool in windows)
+        self.specs = [layer.keys for layer in model.memory if layer.keys]
+        self.keys = [lazy_array((pages[s.window], s.num_kv_heads, s.head_size, page_size)) for s in self.specs]
+        self.values = [lazy_array((pages[s.window], s.num_kv_heads, page_size, s.head_size)) for s in self.specs]
         if fill is not None:
             for array in (*self.keys, *self.values):
                 array.fill(fill)
 
-    def layers(self, ragged: ops.Ragged) -> list[ops.LayerKV]:
-        """Each layer's view for one step."""
-        return [ops.LayerKV(k, v, ragged) for k, v in zip(self.keys, self.values, strict=True)]
+    def layers(self, ragged: ops.Ragged, windows: Mapping[int | None, ops.Ragged] | None = None) -> list[ops.LayerKV]:
+        """The view of each layer that has keys; `windows` has the step's shape for layers of each window."""
+        shapes = {**(windows or {}), None: ragged}
+        return [
+            ops.LayerKV(k, v, shapes[spec.window])
+            for k, v, spec in zip(self.keys, self.values, self.specs, strict=True)
+        ]
 
 
-def bytes_per_token(model: Model) -> int:
-    """Of keys and values, in all layers."""
-    return model.num_layers * 2 * model.num_kv_heads * model.head_size * 4
+def bytes_per_token(model: Model, window: int | None = None) -> int:
+    """Of keys and values, in all layers that see every key, or in those that see this window."""
+    kinds = (layer.keys for layer in model.memory)
+    return sum(keys.bytes_per_token for keys in kinds if keys and keys.window == window)
 
 
 def pages_that_fit(model: Model, config: Config) -> int:
