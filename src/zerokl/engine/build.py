@@ -23,7 +23,7 @@ from zerokl.engine.loop import Engine
 from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError, ConfigError
-from zerokl.ops import Matrix
+from zerokl.ops import AnyMatrix, DeviceMatrix, Matrix
 from zerokl.ops.attention import CHUNK
 from zerokl.runner import CpuRunner, bytes_per_token, known_answer_digest, pages_that_fit
 from zerokl.scheduler import Limits, Scheduler
@@ -161,9 +161,9 @@ def hello_of(
     )
 
 
-def matrices_of(parameters: object) -> Iterator[Matrix]:
+def matrices_of(parameters: object) -> Iterator[AnyMatrix]:
     """Every packed matrix of a model, once."""
-    if isinstance(parameters, Matrix):
+    if isinstance(parameters, Matrix | DeviceMatrix):
         yield parameters
     elif isinstance(parameters, list | tuple):
         for part in parameters:

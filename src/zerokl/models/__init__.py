@@ -33,5 +33,14 @@ def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
     context_length = config.context_length or model_config.context_length
     if context_length > model_config.context_length:
         raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")
-    parameters = weights.load(module.WEIGHTS, module.DROPPED, model_config, checkpoint, config.dtype)
+    parameters = weights.load(module.WEIGHTS, module.DROPPED, model_config, checkpoint, dtype_of(config), config.device)
     return Model(name, module, model_config, parameters, context_length)
+
+
+def dtype_of(config: Config) -> str:
+    """The matrices' type. Raises ConfigError for one that the device has no kernels for."""
+    if config.device == "cpu":
+        return config.dtype
+    if config.dtype not in ("auto", "bfloat16"):
+        raise ConfigError(f"--dtype {config.dtype}: the GPU computes with bfloat16 weights and activations")
+    return "bfloat16"

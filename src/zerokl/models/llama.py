@@ -14,7 +14,7 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.models.fields import Fields
-from zerokl.models.layers import gated_mlp, split_heads
+from zerokl.models.layers import gated_mlp
 from zerokl.models.rope import Rope, rope_from
 from zerokl.models.weights import Parameters, W, vector
 
@@ -122,12 +122,12 @@ def attention(
     residual: np.ndarray,
 ) -> np.ndarray:
     """residual + out(attention(x)), x [T, E]."""
-    q, k, v = split_heads(ops.linear(x, layer.qkv, bias=layer.qkv_bias), config.num_heads, config.num_kv_heads)
-    ops.store_kv(kv, ops.rope(k, *turns), v)
-    seen = ops.attention(ops.rope(q, *turns), kv, config.head_size**-0.5)
+    qkv = ops.linear(x, layer.qkv, bias=layer.qkv_bias)
+    q = ops.rotate_and_store(qkv, kv, turns, config.num_heads)
+    seen = ops.attention(q, kv, config.head_size**-0.5)
     return ops.linear(seen, layer.out, bias=layer.out_bias, residual=residual)
 
 
 def logits(weights: Parameters, config: Config, hidden_rows: np.ndarray) -> np.ndarray:
     """[R, E] -> [R, V]."""
-    return ops.linear(hidden_rows, weights.head if config.untied else weights.embed)
+    return ops.linear(hidden_rows, weights.head if config.untied else weights.embed, wide=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -57,27 +58,36 @@ class Axes(Protocol):
 class Parameters(SimpleNamespace):
     """Parameters by name, and `layers`, a list of the same: what a model's forward reads."""
 
-    def matrices(self) -> Iterator[ops.Matrix]:
+    def matrices(self) -> Iterator[ops.AnyMatrix]:
         """Every packed matrix, in the table's order."""
         for value in vars(self).values():
             for part in value if isinstance(value, list) else [value]:
                 if isinstance(part, Parameters):
                     yield from part.matrices()
-                elif isinstance(part, ops.Matrix):
+                elif isinstance(part, ops.Matrix | ops.DeviceMatrix):
                     yield part
 
 
-How = Callable[[Sequence[np.ndarray], str], Any]
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How matrices are kept (a type name), and where everything is."""
+
+    dtype: str
+    device: str = "cpu"
 
 
-def matrix(parts: Sequence[np.ndarray], dtype: str) -> ops.Matrix:
-    """The parts one under the other, packed for `ops.linear` in `dtype`."""
-    return ops.pack(parts[0] if len(parts) == 1 else np.concatenate(parts), dtype)
+How = Callable[[Sequence[np.ndarray], Place], Any]
 
 
-def vector(parts: Sequence[np.ndarray], dtype: str) -> np.ndarray:
+def matrix(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
+    """The parts one under the other, packed for `ops.linear`."""
+    return ops.pack(parts[0] if len(parts) == 1 else np.concatenate(parts), place.dtype, place.device)
+
+
+def vector(parts: Sequence[np.ndarray], place: Place) -> Any:
     """The parts one after the other in float32, exactly as stored: --dtype is for matrices, where the bytes are."""
-    return np.ascontiguousarray(np.concatenate([exact_float32(part) for part in parts]))
+    whole = np.ascontiguousarray(np.concatenate([exact_float32(part) for part in parts]))
+    return ops.upload(whole, place.device)
 
 
 def always(config: Any) -> bool:
@@ -107,29 +117,46 @@ class W:
         return range(config.num_layers if "{i}" in self.name else 1)
 
 
+READERS = 8
+"""Parameters read at a time for a GPU, where the host only passes them on; the CPU packs with all threads already."""
+
+
 def load(
-    table: Sequence[W], dropped: Sequence[str], config: Axes, checkpoint: Checkpoint, dtype: str = "auto"
+    table: Sequence[W],
+    dropped: Sequence[str],
+    config: Axes,
+    checkpoint: Checkpoint,
+    dtype: str = "auto",
+    device: str = "cpu",
 ) -> Parameters:
-    """The parameters of `table`, packed as `dtype` ("auto": as stored), one at a time so that memory stays near theirs.
+    """The parameters of `table`, packed as `dtype` ("auto": as stored), few at a time so that memory stays near theirs.
 
     `dropped` names tensors that may be there and that nothing needs. Raises CheckpointError.
     """
     rows = [row for row in table if row.when(config)]
     check_names(rows, dropped, config, checkpoint.tensors)
+    wanted = [(row, layer) for row in table for layer in row.layers(config)]
+
+    def value_of(place: tuple[W, int]) -> Any:
+        row, layer = place
+        return read(row, layer, config, checkpoint.tensors, dtype, device) if row in rows else None
+
     parameters = Parameters()
-    for row in table:
-        for layer in row.layers(config):
-            value = read(row, layer, config, checkpoint.tensors, dtype) if row in rows else None
+    with ThreadPoolExecutor(READERS) as readers:
+        values = map(value_of, wanted) if device == "cpu" else readers.map(value_of, wanted)
+        for (row, layer), value in zip(wanted, values, strict=True):
             put(parameters, row.parameter.replace("{i}", str(layer)), value)
     return parameters
 
 
-def read(row: W, layer: int, config: Axes, tensors: Mapping[str, Tensor], dtype: str) -> Any:
+def read(
+    row: W, layer: int, config: Axes, tensors: Mapping[str, Tensor], dtype: str = "auto", device: str = "cpu"
+) -> Any:
     """One parameter. Parts stored as different types meet in float32, which holds each of them exactly."""
     parts = [tensors[name].array() for name, _ in row.sources(config, layer)]
     if len({part.dtype for part in parts}) > 1:
         parts = [exact_float32(part) for part in parts]
-    return row.how(parts, STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype)
+    return row.how(parts, Place(STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype, device))
 
 
 STORED_AS = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}

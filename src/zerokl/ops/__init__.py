@@ -1,14 +1,16 @@
 """The numeric contract. Everything that rounds is in here, one operation per file.
 
 A public function is a promise (its docstring), checks what it is given and hands it to the backend of the array's
-type: numpy arrays to the native CPU kernels. `reference.py` is the executable oracle of the same promises.
+type: numpy arrays to the native CPU kernels, torch tensors to `ops/triton`. `reference.py` is the executable oracle of
+the same promises.
 """
 
 from zerokl.ops.attention import attention
 from zerokl.ops.embedding import embedding
+from zerokl.ops.heads import rotate_and_store, split_heads
 from zerokl.ops.kv import LayerKV, Ragged, store_kv
-from zerokl.ops.linear import linear
-from zerokl.ops.matrix import Matrix, pack
+from zerokl.ops.linear import gated_linear, linear
+from zerokl.ops.matrix import AnyMatrix, DeviceMatrix, Matrix, pack, upload
 from zerokl.ops.rms_norm import rms_norm
 from zerokl.ops.rope import rope, rope_table
 from zerokl.ops.sample import Draw, process, sample
@@ -29,7 +31,9 @@ from zerokl.ops.state import (
 from zerokl.ops.swiglu import swiglu
 
 __all__ = [
+    "AnyMatrix",
     "ConvState",
+    "DeviceMatrix",
     "Draw",
     "LayerCache",
     "LayerKV",
@@ -42,18 +46,22 @@ __all__ = [
     "chunk_states",
     "conv_inputs",
     "embedding",
+    "gated_linear",
     "linear",
     "pack",
     "process",
     "rms_norm",
     "rope",
     "rope_table",
+    "rotate_and_store",
     "sample",
     "score",
+    "split_heads",
     "store_checkpoints",
     "store_conv",
     "store_inputs",
     "store_kv",
     "store_states",
     "swiglu",
+    "upload",
 ]

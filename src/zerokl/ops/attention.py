@@ -6,6 +6,7 @@ import numpy as np
 
 from zerokl import _native
 from zerokl.errors import ShapeError
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, LayerKV, check_array, check_kv
 
 CHUNK = 512
@@ -47,6 +48,10 @@ def attention(
     Raises      ShapeError, UnsupportedDtype; EngineError for a page outside the pool
     Oracle      ops/reference.py: attention
     """
+    if on_gpu(q):
+        if window is not None or softcap is not None or sinks is not None:
+            raise ShapeError("windows, soft caps and sinks are not there on the GPU yet")
+        return gpu().attention(q, kv, score_factors(scale, None)[0])  # type: ignore[no-any-return]
     check_kv(kv)
     rows, heads, size = q.shape if q.ndim == 3 else (0, 0, 0)
     check_array("q", q, np.float32, (kv.ragged.positions.shape[0], heads, kv.k.shape[2]))

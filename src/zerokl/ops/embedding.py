@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from zerokl.ops import cpu
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, I32, check_array
-from zerokl.ops.matrix import Matrix
+from zerokl.ops.matrix import AnyMatrix, host
 
 
-def embedding(weight: Matrix, ids: I32) -> F32:
+def embedding(weight: AnyMatrix, ids: I32) -> F32:
     """The rows of `weight` that `ids` name, as f32.
 
     Maths       y[t, k] = w[ids[t], k]
@@ -19,5 +20,7 @@ def embedding(weight: Matrix, ids: I32) -> F32:
     Raises      ShapeError, UnsupportedDtype; EngineError for an id outside the matrix
     Oracle      ops/reference.py: embedding
     """
+    if on_gpu(ids):
+        return gpu().embedding(weight, ids)  # type: ignore[no-any-return]
     check_array("ids", ids, np.int32, (ids.size,))
-    return cpu.embedding(weight, ids)
+    return cpu.embedding(host(weight), ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ class Ragged:
     row_starts: I32
     page_table: I32
     page_size: int
+    work: Any = None
+    """On the GPU, where these are tensors: `ops.triton.work.Work`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class LayerKV:
     """One layer's keys and values, and this step's shape.
 
     Keys are stored transposed, `k [P, K, D, page]`, so that 16 neighbouring keys are one vector; values are
-    `v [P, K, page, D]`. Both are C-contiguous float32 and shared by everyone: only `store_kv` writes them.
+    `v [P, K, page, D]`. Both are C-contiguous float32 and shared by everyone: only `store_kv` writes them. On the GPU
+    both are `[P, K, 64, D]` bfloat16.
     """
 
     k: F32

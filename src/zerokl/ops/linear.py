@@ -6,16 +6,26 @@ import numpy as np
 
 from zerokl.errors import ShapeError
 from zerokl.ops import cpu
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
-from zerokl.ops.matrix import Matrix
+from zerokl.ops.matrix import AnyMatrix, host
+from zerokl.ops.swiglu import swiglu
 
 
-def linear(x: F32, weight: Matrix, *, bias: F32 | None = None, residual: F32 | None = None, leaves: int = 1) -> F32:
+def linear(
+    x: F32,
+    weight: AnyMatrix,
+    *,
+    bias: F32 | None = None,
+    residual: F32 | None = None,
+    leaves: int = 1,
+    wide: bool = False,
+) -> F32:
     """x times the transposed weight, then + bias, then + residual.
 
     Maths       y[t, n] = (sum_k x[t, k] w[n, k]) + bias[n] + residual[t, n]
     Shapes      x [T, K], w [N, K], bias [N], residual [T, N] -> y [T, N]; all f32 but the weight, which widens exactly
-    Rounding    f32, once per fma and once per addition
+    Rounding    f32, once per fma and once per addition; then, where activations are bf16 (GPU), to bf16 unless `wide`
     Order       one accumulator per output from +0: acc = fma(x[t, k], w[n, k], acc) for k = 0 .. K-1
     Same bits   for every T, row position, thread count and instruction set, and for equal numbers in any weight format
     Free        register block, tile, depth of a K block, split over threads (tests/ops/test_linear.py)
@@ -23,6 +33,10 @@ def linear(x: F32, weight: Matrix, *, bias: F32 | None = None, residual: F32 | N
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: linear
     """
+    if leaves != 1:
+        raise ShapeError(f"a sum in {leaves} leaves is not there yet, only in 1")
+    if on_gpu(x):
+        return gpu().linear(x, weight, bias, residual, wide)  # type: ignore[no-any-return]
     outputs, depth = weight.shape
     rows = len(x) if x.ndim == 2 else 0
     check_array("x", x, np.float32, (rows, depth))
@@ -30,6 +44,15 @@ def linear(x: F32, weight: Matrix, *, bias: F32 | None = None, residual: F32 | N
         check_array("bias", bias, np.float32, (outputs,))
     if residual is not None:
         check_array("residual", residual, np.float32, (rows, outputs))
-    if leaves != 1:
-        raise ShapeError(f"a sum in {leaves} leaves is not there yet, only in 1")
-    return cpu.linear(x, weight, bias, residual)
+    return cpu.linear(x, host(weight), bias, residual)
+
+
+def gated_linear(x: F32, weight: AnyMatrix, *, bias: F32 | None = None) -> F32:
+    """swiglu(linear(x, weight, bias=bias)), gate rows first: one operation, so that the GPU need not store the middle.
+
+    Shapes      x [T, K], w [2F, K], bias [2F] -> y [T, F]
+    Rounding, order, bits: those of the two. What they raise, this raises.
+    """
+    if on_gpu(x):
+        return gpu().gated_linear(x, weight, bias)  # type: ignore[no-any-return]
+    return swiglu(linear(x, weight, bias=bias))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,39 @@ from numpy.typing import NDArray
 
 from zerokl import _native
 from zerokl.errors import ShapeError, UnsupportedDtype
+from zerokl.ops.device import gpu
 
 Matrix = _native.Matrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceMatrix:
+    """A weight [N, K] on the GPU: what the packed native matrix is to the CPU."""
+
+    values: Any
+    """A torch tensor, [N, K] bfloat16, contiguous."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.values.shape
+        return rows, columns
+
+    @property
+    def dtype(self) -> str:
+        return "bfloat16"
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes)
+
+
+AnyMatrix = Matrix | DeviceMatrix
 
 STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 """What the numbers of an array of this dtype are; numpy has no bfloat16, so its bits come as uint16."""
 
 
-def pack(weight: NDArray[Any], dtype: str) -> Matrix:
+def pack(weight: NDArray[Any], dtype: str, device: str = "cpu") -> AnyMatrix:
     """A weight in the layout that the kernels stream, in the memory format `dtype`.
 
     Shapes      weight [N, K], f32, f16 or the bits of bf16 as uint16 -> panels of 16 outputs, [N/16][K][16]
@@ -30,5 +56,19 @@ def pack(weight: NDArray[Any], dtype: str) -> Matrix:
         raise UnsupportedDtype(f"a weight is one of {', '.join(STORED)} (bf16 bits), not {weight.dtype.name}")
     if dtype not in STORED.values():
         raise UnsupportedDtype(f"a weight is kept as one of {', '.join(STORED.values())}, not {dtype}")
+    if device != "cpu":
+        return DeviceMatrix(gpu().pack(weight, dtype, device))
     bits = weight.view(np.uint16) if stored == "float16" else weight
     return _native.pack(np.ascontiguousarray(bits), stored, dtype)
+
+
+def upload(array: NDArray[Any], device: str = "cpu") -> Any:
+    """The same numbers where the device's operations take them: vectors stay float32 everywhere."""
+    return array if device == "cpu" else gpu().upload(array, device)
+
+
+def host(weight: AnyMatrix) -> Matrix:
+    """The packed matrix, for an operation whose arrays are on the CPU."""
+    if isinstance(weight, DeviceMatrix):
+        raise UnsupportedDtype("an array on the CPU meets a weight on the GPU")
+    return weight

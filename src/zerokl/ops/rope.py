@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from zerokl.errors import ShapeError
 from zerokl.ops import cpu
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, I32, check_array
 
 
@@ -20,6 +21,8 @@ def rope_table(positions: I32, inv_freq: NDArray[np.float64], scale: float = 1.0
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: rope_table
     """
+    if on_gpu(positions):
+        return gpu().rope_table(positions, inv_freq, scale)  # type: ignore[no-any-return]
     check_array("positions", positions, np.int32, (positions.size,))
     check_array("inv_freq", inv_freq, np.float64, (inv_freq.size,))
     return cpu.rope_table(positions, inv_freq, scale)

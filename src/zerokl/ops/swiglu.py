@@ -6,6 +6,7 @@ import numpy as np
 
 from zerokl.errors import ShapeError
 from zerokl.ops import cpu
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
 
 
@@ -20,6 +21,8 @@ def swiglu(gate_up: F32) -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: swiglu
     """
+    if on_gpu(gate_up):
+        return gpu().swiglu(gate_up)  # type: ignore[no-any-return]
     if gate_up.ndim != 2 or gate_up.shape[1] % 2:
         raise ShapeError(f"gate and up must be [T, 2F], not {list(gate_up.shape)}")
     check_array("gate_up", gate_up, np.float32, gate_up.shape)

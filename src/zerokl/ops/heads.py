@@ -1,0 +1,56 @@
+"""From the fused projection to what attention needs: heads, their norm, their rotation, and the cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zerokl.errors import ShapeError
+from zerokl.ops.device import gpu, on_gpu
+from zerokl.ops.kv import F32, LayerKV, store_kv
+from zerokl.ops.rms_norm import rms_norm
+from zerokl.ops.rope import rope
+
+
+def rotate_and_store(
+    qkv: F32,
+    kv: LayerKV,
+    turns: tuple[F32, F32],
+    num_heads: int,
+    *,
+    q_norm: F32 | None = None,
+    k_norm: F32 | None = None,
+    norm_eps: float = 0.0,
+) -> F32:
+    """Queries, normalised and turned; this step's keys, likewise, and values go to the cache.
+
+    Maths       q, k, v = heads of qkv; q, k = rope(rms_norm(q, q_norm)), rope(rms_norm(k, k_norm)); store_kv(k, v)
+    Shapes      qkv [T, (H + 2K) D], q_norm, k_norm [D] or neither -> q [T, H, D]
+    Rounding    f32 operations as in `rms_norm`, `rope` and `store_kv`, in turn; GPU: f32, rounded once at the end
+    Same bits   for every T and row position
+    Raises      ShapeError, UnsupportedDtype; EngineError for a slot outside the pool
+    Oracle      ops/reference.py: rms_norm, rope, store_kv; ops/triton/rope.py
+    """
+    if (q_norm is None) != (k_norm is None):
+        raise ShapeError("queries and keys are both normalised, or neither")
+    if on_gpu(qkv):
+        return gpu().rotate_and_store(  # type: ignore[no-any-return]
+            qkv, kv, turns, num_heads, q_norm, k_norm, norm_eps
+        )
+    q, k, v = split_heads(qkv, num_heads, kv.k.shape[1])
+    if q_norm is not None and k_norm is not None:
+        q, k = rms_norm(q, q_norm, norm_eps), rms_norm(k, k_norm, norm_eps)
+    store_kv(kv, rope(k, *turns), v)
+    return rope(q, *turns)
+
+
+def split_heads(qkv: F32, num_heads: int, num_kv_heads: int) -> tuple[F32, F32, F32]:
+    """[T, (H + 2K)·D] -> q [T, H, D], k [T, K, D], v [T, K, D], on the CPU: views if T is 1, else copies.
+
+    Copies because operations take contiguous rows; 0.5 % of a prefill of 512 tokens of SmolLM2.
+    """
+    heads = qkv.reshape(len(qkv), num_heads + 2 * num_kv_heads, -1)
+    return (
+        np.ascontiguousarray(heads[:, :num_heads]),
+        np.ascontiguousarray(heads[:, num_heads:-num_kv_heads]),
+        np.ascontiguousarray(heads[:, -num_kv_heads:]),
+    )

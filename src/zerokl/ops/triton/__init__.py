@@ -1,0 +1,25 @@
+"""GPU bodies of the operations, in Triton. The fronts in `zerokl.ops` come here when they are given torch tensors.
+
+Importing this needs the extra `zerokl[cuda]`. Activations and weights are bfloat16, sums float32.
+"""
+
+from zerokl.ops.triton.attention import attention
+from zerokl.ops.triton.embedding import embedding
+from zerokl.ops.triton.linear import gated_linear, linear
+from zerokl.ops.triton.matrix import pack, upload
+from zerokl.ops.triton.rms_norm import rms_norm
+from zerokl.ops.triton.rope import rope_table, rotate_and_store
+from zerokl.ops.triton.swiglu import swiglu
+
+__all__ = [
+    "attention",
+    "embedding",
+    "gated_linear",
+    "linear",
+    "pack",
+    "rms_norm",
+    "rope_table",
+    "rotate_and_store",
+    "swiglu",
+    "upload",
+]

@@ -1,0 +1,123 @@
+"""Admission: a way to compute a chain is used only after it gave the reference schedule's bits on this machine.
+
+Inputs are made so that a difference shows. In `cancelling` ones the second half of K repeats the first with weights of
+nearly opposite sign, so what is left is rounding: a kernel that splits K differs in over 90 % of outputs there, and in
+under 1 % on Gaussian data after rounding to bf16. Rows are independent, so one run of the reference at the largest
+bucket serves all of them. What differs is not used, whatever it is: the next candidate is tried, and the reference
+schedule is the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zerokl.errors import EngineError
+from zerokl.ops.triton.chain import empty, run_chain
+from zerokl.ops.triton.choices import LIBRARY, REFERENCE, Choices, Schedule, Shape, candidates
+from zerokl.ops.triton.linear import compute
+from zerokl.ops.triton.swiglu import swiglu
+
+KINDS = ("cancelling", "gaussian", "wide", "subnormal")
+"""Of inputs; starting uses the first, tests and benchmarks all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One candidate of one shape."""
+
+    shape: Shape
+    way: Schedule | str
+    differing: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """One layer's operands, with as many rows as the largest bucket."""
+
+    x: Any
+    w: Any
+    bias: Any
+    residual: Any
+
+
+def admit(choices: Choices, kinds: Iterable[Shape], buckets: Iterable[int], device: str) -> list[Verdict]:
+    """Fill `choices` for every kind (a Shape of any number of rows) at every bucket. Returns what was compared."""
+    verdicts = []
+    for kind in sorted({shape._replace(rows=0) for shape in kinds}):
+        for verdict in compared(kind, sorted(buckets), device):
+            verdicts.append(verdict)
+            if not verdict.differing:
+                choices.admitted.setdefault(verdict.shape, verdict.way)
+        missing = [rows for rows in buckets if kind._replace(rows=rows) not in choices.admitted]
+        if missing:
+            raise EngineError(f"no way to compute {kind} at {missing} rows gives the reference schedule's bits")
+    return verdicts
+
+
+def compared(kind: Shape, buckets: list[int], device: str, inputs_kind: str = KINDS[0]) -> Iterator[Verdict]:
+    """Each bucket's candidates, until one has the reference's bits."""
+    given = inputs(kind, buckets[-1], device, inputs_kind)
+    expected = outcome(REFERENCE, kind, given, buckets[-1])
+    for rows in buckets:
+        shape = kind._replace(rows=rows)
+        for way in candidates(shape):
+            found = outcome(way, kind, given, rows)
+            verdict = Verdict(shape, way, differing(found, expected[:rows]), found.numel())
+            yield verdict
+            if not verdict.differing:
+                break
+
+
+def outcome(way: Schedule | str, kind: Shape, given: Inputs, rows: int) -> Any:
+    """What the way gives for the first `rows` rows."""
+    x = given.x[:rows]
+    residual = None if given.residual is None else given.residual[:rows]
+    dtype = torch.float32 if kind.wide else torch.bfloat16
+    if kind.gated and way == LIBRARY:
+        return swiglu(compute(way, x, given.w, empty(x, 2 * kind.columns), given.bias, None))
+    return compute(way, x, given.w, empty(x, kind.columns, dtype), given.bias, residual, kind.gated)
+
+
+def inputs(kind: Shape, rows: int, device: str, how: str, seed: int = 0) -> Inputs:
+    """Random operands of one kind."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    columns, depth = kind.columns * (2 if kind.gated else 1), kind.depth
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+
+    x, w = normal(rows, depth).bfloat16(), (normal(columns, depth) / 64).bfloat16()
+    if how == "cancelling":
+        half = depth // 2
+        x[:, half : 2 * half] = x[:, :half]
+        w[:, half : 2 * half] = -w[:, :half] * (1 + 2.0**-6)
+    elif how == "wide":
+        x = (x.float() * torch.exp2(normal(rows, depth) * 8).clamp(2.0**-40, 2.0**40)).bfloat16()
+        w = (w.float() * torch.exp2(normal(columns, depth) * 8).clamp(2.0**-40, 2.0**40)).bfloat16()
+    elif how == "subnormal":
+        x, w = (x.float() * 2.0**-70).bfloat16(), (w.float() * 2.0**-62).bfloat16()
+    bias = normal(columns) if kind.biased else None
+    residual = (normal(rows, columns) * 2.0**-9).bfloat16() if kind.added else None
+    return Inputs(x, w, bias, residual)
+
+
+def differing(found: Any, expected: Any) -> int:
+    """How many outputs have other bits."""
+    kind = torch.int32 if found.dtype == torch.float32 else torch.int16
+    return int((found.view(kind) != expected.view(kind)).count_nonzero())
+
+
+def split_k(given: Inputs, rows: int) -> Any:
+    """The planted defect: two chains of half the depth, added. Raw float32."""
+    x, w = given.x[:rows], given.w
+    half = x.shape[1] // 2
+    parts = []
+    for part in (slice(0, half), slice(half, None)):
+        left, right = x[:, part].contiguous(), w[:, part].contiguous()
+        parts.append(run_chain(left, right, empty(left, len(w), torch.float32), REFERENCE))
+    return parts[0] + parts[1]

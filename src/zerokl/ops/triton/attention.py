@@ -1,0 +1,242 @@
+"""Paged attention on the GPU: long tiles and short tiles of one contract, launched over work lists in device memory.
+
+Maths       as `ops.attention`: row at position t sees keys j <= t; base 2, s = (q . k) * f32(scale * log2 e)
+Shapes      q [T, H, D] bf16, pool k, v [P, K, 64, D] bf16 -> [T, H * D] bf16; D a power of two from 16 to 256
+Rounding    fp32; p to bf16 for its product with v, not for its sum; one rounding of O / l at the end
+Order       blocks of 64 keys and chunks of CHUNK keys, both at absolute positions. Per (row, block):
+              s = chain over d, * scale; m' = max(m, max s); p = exp2(s - m'); a = exp2(m - m');
+              l = fma(l, a, fold of p); O = chain over the block's keys, going on from O * a
+            chunks start from (m = -inf, l = 0, O = 0) and merge in order:
+              m' = max(m, mc); l = fma(l, exp2(m - m'), lc * exp2(mc - m')); O alike
+            The fold is `numbers.fold64`. exp2 is the device's (ex2.approx).
+Same bits   for every cut of a sequence into rows and steps, every tile, warp count, page number and neighbour;
+            with its chunks computed one after the other or apart
+Free        rows per tile, warps, stages, bulk copies or plain loads, which kernel takes a segment
+            (tests/gpu/test_attention.py; `admit.py` on the machine itself)
+Frozen      block, chunk, fold: changing one changes bits
+NaN         keys and values of slots that a row may not see never touch it: scores are replaced, values loaded as 0
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from zerokl.ops.triton.numbers import EXACT, INTERPRETED, fold64
+from zerokl.ops.triton.work import ITEM, SHORT_ROWS
+
+BLOCK = tl.constexpr(64)
+"""Keys per block, and slots per page."""
+
+
+@triton.jit
+def block_of_keys(
+    peak, total, out, q, pool_k, pool_v, page, key_head, first_key, last_position, positions, scale,
+    K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, BULK: tl.constexpr,
+    REGISTERS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """The running (peak m, total l, out O) of a chunk after one more block of keys."""
+    first_row = (page * K + key_head) * BLOCK
+    offsets = tl.arange(0, BLOCK)
+    if BULK:
+        k = pool_k.load([first_row, 0])
+    else:
+        k = tl.load(pool_k + (first_row.to(tl.int64) + offsets)[:, None] * D + tl.arange(0, D)[None, :])
+    scores = tl.dot(q, k.T) * scale
+    if MASKED:
+        scores = tl.where((first_key + offsets)[None, :] <= positions[:, None], scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    base = tl.where(new_peak == float("-inf"), 0.0, new_peak) if MASKED else new_peak
+    p = tl.exp2(scores - base[:, None])
+    shrink = tl.exp2(peak - base)
+    total = tl.fma(total, shrink, fold64(p, ROWS, REGISTERS, WARPS))
+    if BULK:
+        v = pool_v.load([first_row, 0])
+    else:
+        v = tl.load(pool_v + (first_row.to(tl.int64) + offsets)[:, None] * D + tl.arange(0, D)[None, :])
+    if MASKED:
+        v = tl.where((first_key + offsets <= last_position)[:, None], v, 0.0)
+    out = tl.dot(p.to(q.dtype), v, out * shrink[:, None])
+    return new_peak, total, out
+
+
+@triton.jit
+def chunk_of_keys(
+    q, pool_k, pool_v, pages, key_head, start, stop, first_position, last_position, positions, scale,
+    K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr,
+    WARPS: tl.constexpr,
+):  # fmt: skip
+    """(m, l, O) of keys start .. stop - 1, a chunk's or the part of it that is there. All rows see what lies before
+    `first_position`; blocks there need no mask."""
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    out = tl.zeros([ROWS, D], tl.float32)
+    clear = tl.minimum(stop, (first_position + 1) // BLOCK * BLOCK)
+    for key in tl.range(start, clear, BLOCK):
+        page = tl.load(pages + key // BLOCK)
+        peak, total, out = block_of_keys(
+            peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
+            K, D, ROWS, False, BULK, REGISTERS, WARPS,
+        )  # fmt: skip
+    for key in tl.range(tl.maximum(clear, start), stop, BLOCK):
+        page = tl.load(pages + key // BLOCK)
+        peak, total, out = block_of_keys(
+            peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
+            K, D, ROWS, True, BULK, REGISTERS, WARPS,
+        )  # fmt: skip
+    return peak, total, out
+
+
+@triton.jit
+def merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS: tl.constexpr, D: tl.constexpr):
+    """The state after one more chunk."""
+    new_peak = tl.maximum(peak, chunk_peak)
+    base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    old, new = tl.exp2(peak - base), tl.exp2(chunk_peak - base)
+    total = tl.fma(total, old, chunk_total * new)
+    out = tl.fma(out, tl.broadcast_to(old[:, None], [ROWS, D]), chunk_out * new[:, None])
+    return new_peak, total, out
+
+
+@triton.jit
+def finished(out, total):
+    """O / l; the sum turns -0 into +0, so that a skipped block and an added zero can't be told apart."""
+    return tl.div_rn(out, tl.zeros_like(out) + total[:, None]) + 0.0
+
+
+@triton.jit
+def long_tiles(
+    q, pool_k, pool_v, page_table, y, items, num_items, scale,
+    table_width: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, ITEM_SIZE: tl.constexpr,
+):  # fmt: skip
+    """One program per (key head, item): ROWS packed rows (token, head of the group) of a segment, chunk after chunk."""
+    key_head, item = tl.program_id(0), tl.program_id(1)
+    if item >= tl.load(num_items):
+        return
+    entry = items + item * ITEM_SIZE
+    segment, first_row, num_tokens = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
+    start, tile = tl.load(entry + 3), tl.load(entry + 4)
+    GROUP: tl.constexpr = H // K
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    token, head = rows // GROUP, key_head * GROUP + rows % GROUP
+    live = token < num_tokens
+    at = ((first_row + token).to(tl.int64) * H + head)[:, None] * D + tl.arange(0, D)[None, :]
+    queries = tl.load(q + at, mask=live[:, None], other=0.0)
+    first_position = start + tile * ROWS // GROUP
+    last_position = start + tl.minimum((tile * ROWS + ROWS - 1) // GROUP, num_tokens - 1)
+    pages = page_table + segment.to(tl.int64) * table_width
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    out = tl.zeros([ROWS, D], tl.float32)
+    for chunk_start in range(0, last_position + 1, CHUNK):
+        stop = tl.minimum(chunk_start + CHUNK, last_position + 1)
+        chunk_peak, chunk_total, chunk_out = chunk_of_keys(
+            queries, pool_k, pool_v, pages, key_head, chunk_start, stop, first_position, last_position, start + token,
+            scale, K, D, ROWS, BULK, REGISTERS, 1,
+        )  # fmt: skip
+        peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
+    tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit
+def short_tiles(
+    q, pool_k, pool_v, page_table, y, part_peak, part_total, part_out, items, num_items, scale,
+    table_width: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, WARPS: tl.constexpr, ITEM_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Programs (key head, any) take items: the few rows of a segment and one chunk. A lone chunk is finished here."""
+    key_head = tl.program_id(0)
+    GROUP: tl.constexpr = H // K
+    rows = tl.arange(0, ROWS)
+    token, head = rows // GROUP, key_head * GROUP + rows % GROUP
+    dims = tl.arange(0, D)
+    for item in range(tl.program_id(1), tl.load(num_items), tl.num_programs(1)):
+        entry = items + item * ITEM_SIZE
+        segment, first_row, num_tokens = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
+        start, chunk, num_chunks = tl.load(entry + 3), tl.load(entry + 4), tl.load(entry + 5)
+        live = token < num_tokens
+        at = ((first_row + token).to(tl.int64) * H + head)[:, None] * D + dims[None, :]
+        queries = tl.load(q + at, mask=live[:, None], other=0.0)
+        last_position = start + num_tokens - 1
+        pages = page_table + segment.to(tl.int64) * table_width
+        stop = tl.minimum((chunk + 1) * CHUNK, last_position + 1)
+        peak, total, out = chunk_of_keys(
+            queries, pool_k, pool_v, pages, key_head, chunk * CHUNK, stop, start, last_position, start + token, scale,
+            K, D, ROWS, BULK, REGISTERS, WARPS,
+        )  # fmt: skip
+        if num_chunks == 1:
+            tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
+        else:
+            part = (item * K + key_head) * ROWS + rows
+            tl.store(part_peak + part, peak)
+            tl.store(part_total + part, total)
+            tl.store(part_out + part[:, None] * D + dims[None, :], out)
+
+
+@triton.jit
+def merge_chunks(
+    y, part_peak, part_total, part_out, merges, num_merges,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program per (key head, segment of several chunks): their parts in order."""
+    key_head, merge = tl.program_id(0), tl.program_id(1)
+    if merge >= tl.load(num_merges):
+        return
+    entry = merges + merge * 4
+    first_row, num_tokens = tl.load(entry), tl.load(entry + 1)
+    first_item, num_chunks = tl.load(entry + 2), tl.load(entry + 3)
+    GROUP: tl.constexpr = H // K
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, D)
+    token, head = rows // GROUP, key_head * GROUP + rows % GROUP
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    out = tl.zeros([ROWS, D], tl.float32)
+    for chunk in range(num_chunks):
+        part = ((first_item + chunk) * K + key_head) * ROWS + rows
+        chunk_out = tl.load(part_out + part[:, None] * D + dims[None, :])
+        peak, total, out = merged(
+            peak, total, out, tl.load(part_peak + part), tl.load(part_total + part), chunk_out, ROWS, D
+        )
+    at = ((first_row + token).to(tl.int64) * H + head)[:, None] * D + dims[None, :]
+    tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=(token < num_tokens)[:, None])
+
+
+CHUNK = 512
+"""Frozen, and part of the fingerprint: where a long context is cut. `docs/log.md` has what it costs and saves."""
+LONG_ROWS = 64
+BULK = not INTERPRETED
+TILES = {"long": {"num_warps": 4, "num_stages": 3}, "short": {"num_warps": 4, "num_stages": 3}}
+
+
+def attention(q: Any, kv: Any, scale: float) -> Any:
+    """See the top of the file. `kv.ragged.work` says who does what."""
+    tokens, heads, size = q.shape
+    key_heads, work = kv.k.shape[1], kv.ragged.work
+    y = torch.empty((tokens, heads * size), dtype=q.dtype, device=q.device)
+    pools = (descriptor(kv.k), descriptor(kv.v)) if BULK else (kv.k, kv.v)
+    table = kv.ragged.page_table
+    if work.long_grid:
+        long_tiles[(key_heads, work.long_grid)](
+            q, *pools, table, y, work.long, work.counts, scale, table.shape[1], heads, key_heads, size, LONG_ROWS,
+            CHUNK, BULK, 6 if INTERPRETED else 4, ITEM, **TILES["long"], **EXACT,
+        )  # fmt: skip
+    if work.short_grid:
+        short_tiles[(key_heads, work.short_grid)](
+            q, *pools, table, y, *work.parts, work.short, work.counts[4:], scale, table.shape[1], heads, key_heads,
+            size, SHORT_ROWS, CHUNK, BULK, 6 if INTERPRETED else 2, 4, ITEM, **TILES["short"], **EXACT,
+        )  # fmt: skip
+        merge_chunks[(key_heads, work.merge_grid)](
+            y, *work.parts, work.merges, work.counts[8:], heads, key_heads, size, SHORT_ROWS, num_warps=4, **EXACT
+        )
+    return y
+
+
+def descriptor(pool: Any) -> TensorDescriptor:
+    """A pool as rows of one slot and key head, read one block at a time by the bulk copy engine."""
+    rows = pool.view(-1, pool.shape[-1])
+    return TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [64, pool.shape[-1]])

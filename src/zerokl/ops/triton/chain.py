@@ -1,0 +1,88 @@
+"""The chain: a matrix product whose every output walks k in order with one float32 accumulator.
+
+Maths       y[t, n] = round(chain over k of x[t, k] w[n, k], + bias[n], + residual[t, n])
+            gated: y[t, n] = swiglu(round(chain(w[n])), round(chain(w[F + n]))), w [2F, K]
+Shapes      x [T, K] bf16, w [N, K] bf16, bias [N] f32, residual [T, N] bf16 -> y [T, N] bf16 or f32
+Rounding    fp32 accumulator and additions; then once to y's type
+Order       the matrix unit's k-steps, k increasing, from +0; no split of K, no atomics
+Same bits   for every T and row position, and for every schedule
+Free        the whole schedule: tile, k-step of the loop, operands swapped, warps, stages (admit.py)
+Frozen      the chain
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from zerokl.ops.triton.choices import Schedule
+from zerokl.ops.triton.numbers import EXACT
+from zerokl.ops.triton.swiglu import gate
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def chain(
+    x, w, bias, residual, y, num_rows, N, K,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SWAPPED: tl.constexpr, EVEN: tl.constexpr,
+    GATED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    depth = tl.arange(0, DEPTH)
+    # Rows and columns beyond the end read number 0 and are not stored.
+    from_column, from_row = tl.where(column < N, column, 0), tl.where(row < num_rows, row, 0)
+    at_w = w + from_column.to(tl.int64)[:, None] * K + depth[None, :]
+    at_x = x + from_row.to(tl.int64)[:, None] * K + depth[None, :]
+    shape: tl.constexpr = [COLUMNS, ROWS] if SWAPPED else [ROWS, COLUMNS]
+    acc = tl.zeros(shape, tl.float32)
+    up = tl.zeros(shape, tl.float32)
+    for k in tl.range(0, K, DEPTH):
+        if EVEN:
+            wt = tl.load(at_w + k, eviction_policy="evict_first")
+            xt = tl.load(at_x + k, eviction_policy="evict_last")
+        else:
+            there = (k + depth)[None, :] < K
+            wt = tl.load(at_w + k, mask=there, other=0.0)
+            xt = tl.load(at_x + k, mask=there, other=0.0)
+        acc = tl.dot(wt, xt.T, acc) if SWAPPED else tl.dot(xt, wt.T, acc)
+        if GATED:
+            if EVEN:
+                ut = tl.load(at_w + N.to(tl.int64) * K + k, eviction_policy="evict_first")
+            else:
+                ut = tl.load(at_w + N.to(tl.int64) * K + k, mask=(k + depth)[None, :] < K, other=0.0)
+            up = tl.dot(ut, xt.T, up) if SWAPPED else tl.dot(xt, ut.T, up)
+    if SWAPPED:
+        acc, up = acc.T, up.T
+    inside = (row < num_rows)[:, None] & (column < N)[None, :]
+    at_y = row.to(tl.int64)[:, None] * N + column[None, :]
+    if BIASED:
+        acc += tl.load(bias + from_column)[None, :]
+        if GATED:
+            up += tl.load(bias + N + from_column)[None, :]
+    if GATED:
+        acc = gate(acc.to(x.dtype.element_ty).to(tl.float32), up.to(x.dtype.element_ty).to(tl.float32))
+    if ADDED:
+        acc += tl.load(residual + at_y, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + at_y, acc.to(y.dtype.element_ty), mask=inside)
+
+
+def run_chain(
+    x: Any, w: Any, y: Any, schedule: Schedule, bias: Any = None, residual: Any = None, gated: bool = False
+) -> Any:
+    """Fill y; `w` and `y` are tensors, y's width says how many columns there are."""
+    rows, depth = x.shape
+    columns = y.shape[1]
+    wide = max(schedule.columns // 2, 16) if gated else schedule.columns
+    chain[(triton.cdiv(columns, wide), triton.cdiv(rows, schedule.rows))](
+        x, w, bias, residual, y, rows, columns, depth, schedule.rows, wide, schedule.depth, schedule.swapped,
+        depth % schedule.depth == 0, gated, bias is not None, residual is not None,
+        num_warps=schedule.warps, num_stages=schedule.stages, **EXACT,
+    )  # fmt: skip
+    return y
+
+
+def empty(x: Any, columns: int, dtype: Any = None) -> Any:
+    return torch.empty((len(x), columns), dtype=dtype or x.dtype, device=x.device)

@@ -1,0 +1,109 @@
+"""Which way a chain is computed, by shape and token bucket: nothing else may decide. No torch.
+
+Rows above `LIBRARY_FROM` go to cuBLAS, which is called with split-K forbidden and only at bucket sizes, each of which
+`admit.py` has compared with the reference schedule; the rest, and whatever was not admitted, to a schedule of our own.
+The table is measured (docs/log.md); for other shapes the rule below picks by the same pattern.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+BUCKETS = (
+    *(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024),
+    *(1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192),
+)
+"""Numbers of rows that a step is padded to. Free: they change which kernel runs, so no bit."""
+
+LIBRARY_FROM = 64
+"""More rows than this are the library's: below, it is far too slow without split-K."""
+
+
+def bucket_of(rows: int, buckets: tuple[int, ...] = BUCKETS) -> int:
+    """The smallest bucket that holds so many rows."""
+    return buckets[bisect.bisect_left(buckets, rows)]
+
+
+class Schedule(NamedTuple):
+    """How a chain is cut into programs. Nothing in it can move a bit."""
+
+    rows: int
+    columns: int
+    depth: int
+    """Of one step of the loop over k."""
+    swapped: bool
+    """Weights are the left operand: few rows of x then fill the matrix unit's narrow side."""
+    warps: int
+    stages: int
+
+
+REFERENCE = Schedule(16, 64, 64, False, 4, 3)
+"""What every other way to compute a chain is compared with."""
+
+LIBRARY = "library"
+
+
+class Shape(NamedTuple):
+    """One way that a weight is called. `rows` is a bucket."""
+
+    rows: int
+    columns: int
+    depth: int
+    gated: bool = False
+    biased: bool = False
+    added: bool = False
+    wide: bool = False
+    """The result stays float32."""
+
+
+@dataclass(slots=True)
+class Choices:
+    """What was admitted on this machine, for the shapes of one model."""
+
+    admitted: dict[Shape, Schedule | str] = field(default_factory=dict)
+    seen: set[Shape] = field(default_factory=set)
+    """Every shape that was asked for: what a model's weights are called with, as `admit` needs to know."""
+
+    def of(self, shape: Shape) -> Schedule | str:
+        """The admitted way; for a shape that nobody admitted, a schedule of ours."""
+        way = self.admitted.get(shape)
+        if way is None:
+            self.seen.add(shape)
+            return fallback(shape)
+        return way
+
+
+def candidates(shape: Shape) -> list[Schedule | str]:
+    """Ways to try, the best first; the reference schedule itself is the last resort."""
+    library = [LIBRARY] if shape.rows > LIBRARY_FROM and not shape.biased else []
+    return [*library, fallback(shape), REFERENCE]
+
+
+def fallback(shape: Shape) -> Schedule:
+    """A schedule of ours: few rows stream the weights, many fill the matrix unit."""
+    columns, depth = shape.columns * (2 if shape.gated else 1), shape.depth
+    for most_rows, narrow, usual, broad in TABLE:
+        if shape.rows <= most_rows:
+            chosen = narrow if columns <= 4096 else broad if columns >= 16384 else usual
+            return chosen._replace(depth=dividing(chosen.depth, depth))
+    return LARGE._replace(depth=dividing(LARGE.depth, depth))
+
+
+def dividing(most: int, depth: int) -> int:
+    """The largest power of two up to `most` that divides the depth, but no less than 64: the tail is masked then."""
+    step = most
+    while step > 64 and depth % step:
+        step //= 2
+    return step
+
+
+# rows up to   columns <= 4,096                        between                               >= 16,384
+TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
+    (8, Schedule(8, 32, 512, True, 4, 3), Schedule(8, 64, 128, True, 2, 5), Schedule(8, 64, 128, True, 2, 5)),
+    (16, Schedule(16, 32, 256, False, 2, 4), Schedule(16, 64, 128, True, 4, 5), Schedule(16, 64, 128, True, 4, 5)),
+    (32, Schedule(32, 64, 128, True, 4, 5), Schedule(32, 64, 128, True, 4, 5), Schedule(32, 64, 128, True, 4, 5)),
+    (64, Schedule(64, 32, 128, False, 4, 5), Schedule(64, 64, 128, True, 4, 4), Schedule(64, 128, 64, False, 4, 4)),
+)
+LARGE = Schedule(128, 128, 64, False, 8, 3)

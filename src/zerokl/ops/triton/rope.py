@@ -1,0 +1,140 @@
+"""Rotary positions: the step's table, and one kernel from the fused projection to turned queries and the cache.
+
+Table       cos, sin of positions[t] * inv_freq[i]: `math.rs` sin_cos in plain float64, so the CPU's bits. It is
+            made on the device for the step's positions; nothing depends on how long a context may be
+Maths       q and k of each head: normalised first where there is a weight (x * rstd * w over the head), then
+            y[a] = x[a] cos - x[b] sin, y[b] = x[b] cos + x[a] sin for the pairs (i, D/2 + i); v as it is
+Shapes      qkv [T, (H + 2K) D] bf16 -> q [T, H, D] bf16; k, v go to the pools [P, K, 64, D] at the row's slot
+Rounding    fp32 from the projection to the one rounding to bf16
+Same bits   for every T, row position, slot
+Frozen      8 heads per program and 4 warps: the norm's reduction depends on them
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from zerokl.errors import ShapeError
+from zerokl.ops.triton.numbers import EXACT
+
+HEADS = 8
+
+
+@triton.jit
+def turn_table(positions, inv_freq, cos, sin, scale, num_angles, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < num_angles
+    x = tl.load(positions + row).to(tl.float64) * tl.load(inv_freq + column, mask=inside, other=0.0)
+    shifted = x * 0.6366197723675814 + 6755399441055744.0
+    quarter = shifted - 6755399441055744.0
+    r = x - quarter * 1.570796012878418
+    r = r - quarter * 3.139164164167596e-7
+    r = r - quarter * 6.223371969669989e-14
+    r = r - quarter * 2.0222662487959506e-21
+    q = r * r
+    s = 0.0 * q + (1.0 / 355687428096000.0)
+    s = s * q + (-1.0 / 1307674368000.0)
+    s = s * q + (1.0 / 6227020800.0)
+    s = s * q + (-1.0 / 39916800.0)
+    s = s * q + (1.0 / 362880.0)
+    s = s * q + (-1.0 / 5040.0)
+    s = s * q + (1.0 / 120.0)
+    s = s * q + (-1.0 / 6.0)
+    c = 0.0 * q + (-1.0 / 6402373705728000.0)
+    c = c * q + (1.0 / 20922789888000.0)
+    c = c * q + (-1.0 / 87178291200.0)
+    c = c * q + (1.0 / 479001600.0)
+    c = c * q + (-1.0 / 3628800.0)
+    c = c * q + (1.0 / 40320.0)
+    c = c * q + (-1.0 / 720.0)
+    c = c * q + (1.0 / 24.0)
+    c = c * q + (-1.0 / 2.0)
+    s, c = r + r * q * s, 1.0 + q * c
+    turns = shifted.to(tl.int64, bitcast=True) & 3
+    odd = (turns & 1) == 1
+    sine, cosine = tl.where(odd, c, s), tl.where(odd, s, c)
+    sine = tl.where(turns >= 2, -sine, sine)
+    cosine = tl.where((turns == 1) | (turns == 2), -cosine, cosine)
+    tl.store(cos + row * num_angles + column, (cosine * scale).to(tl.float32), mask=inside)
+    tl.store(sin + row * num_angles + column, (sine * scale).to(tl.float32), mask=inside)
+
+
+@triton.jit
+def turn_and_store(
+    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    HALF: tl.constexpr = D // 2
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    pair = tl.arange(0, HALF)
+    is_query, is_key, there = head < H, (head >= H) & (head < H + K), head < H + 2 * K
+    at = (row * (H + 2 * K) + head)[:, None] * D + pair[None, :]
+    a = tl.load(qkv + at, mask=there[:, None], other=0.0).to(tl.float32)
+    b = tl.load(qkv + at + HALF, mask=there[:, None], other=0.0).to(tl.float32)
+    c, s = tl.load(cos + row * HALF + pair)[None, :], tl.load(sin + row * HALF + pair)[None, :]
+    turned = (is_query | is_key)[:, None]
+    x, z = a, b
+    if NORMED:
+        mean = tl.div_rn(tl.sum(a * a, 1) + tl.sum(b * b, 1), tl.zeros([HEADS], tl.float32) + D * 1.0)
+        factor = tl.div_rn(tl.zeros([HEADS], tl.float32) + 1.0, tl.sqrt_rn(mean + eps))[:, None]
+        low = tl.where(is_query[:, None], tl.load(q_weight + pair)[None, :], tl.load(k_weight + pair)[None, :])
+        high = tl.where(
+            is_query[:, None], tl.load(q_weight + HALF + pair)[None, :], tl.load(k_weight + HALF + pair)[None, :]
+        )
+        x, z = a * factor * low, b * factor * high
+    first = tl.where(turned, x * c - z * s, a)
+    second = tl.where(turned, z * c + x * s, b)
+    kind = q.dtype.element_ty
+    at_q = (row * H + head)[:, None] * D + pair[None, :]
+    tl.store(q + at_q, first.to(kind), mask=is_query[:, None])
+    tl.store(q + at_q + HALF, second.to(kind), mask=is_query[:, None])
+    slot = tl.load(slots + row)
+    page, offset = (slot // 64).to(tl.int64), slot % 64
+    key_head = tl.where(is_key, head - H, head - H - K)
+    at_pool = ((page * K + key_head) * 64 + offset)[:, None] * D + pair[None, :]
+    stored = slot >= 0
+    to_k, to_v = (is_key & stored)[:, None], ((head >= H + K) & there & stored)[:, None]
+    tl.store(pool_k + at_pool, first.to(kind), mask=to_k)
+    tl.store(pool_k + at_pool + HALF, second.to(kind), mask=to_k)
+    tl.store(pool_v + at_pool, first.to(kind), mask=to_v)
+    tl.store(pool_v + at_pool + HALF, second.to(kind), mask=to_v)
+
+
+def rope_table(positions: Any, inv_freq: Any, scale: float) -> tuple[Any, Any]:
+    """(cos, sin) [T, R/2] f32."""
+    angles = len(inv_freq)
+    frequencies = uploaded(inv_freq.tobytes(), str(positions.device))
+    cos, sin = (torch.empty((len(positions), angles), dtype=torch.float32, device=positions.device) for _ in range(2))
+    block = triton.next_power_of_2(angles)
+    turn_table[(len(positions),)](positions, frequencies, cos, sin, scale, angles, block, num_warps=1, **EXACT)
+    return cos, sin
+
+
+@cache
+def uploaded(inv_freq: bytes, device: str) -> Any:
+    """Made once, before any graph is captured."""
+    return torch.from_numpy(np.frombuffer(inv_freq, np.float64).copy()).to(device)
+
+
+def rotate_and_store(
+    qkv: Any, kv: Any, turns: tuple[Any, Any], num_heads: int, q_norm: Any, k_norm: Any, eps: float
+) -> Any:
+    """Queries [T, H, D]; this step's keys and values are in the cache."""
+    key_heads, size = kv.k.shape[1], kv.k.shape[3]
+    if size != 2 * turns[0].shape[1] or size & (size - 1):
+        raise ShapeError(f"on the GPU all of a head is turned and its size is a power of two, not {size} numbers")
+    q = torch.empty((len(qkv), num_heads, size), dtype=qkv.dtype, device=qkv.device)
+    normed = q_norm is not None
+    turn_and_store[(len(qkv), triton.cdiv(num_heads + 2 * key_heads, HEADS))](
+        qkv, *turns, q_norm if normed else turns[0], k_norm if normed else turns[0], q, kv.k, kv.v, kv.ragged.slots,
+        eps, num_heads, key_heads, size, HEADS, normed, num_warps=4, **EXACT,
+    )  # fmt: skip
+    return q
