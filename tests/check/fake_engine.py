@@ -105,6 +105,8 @@ class FakeEngine:
         self.counters = dict.fromkeys(names.split(), 0)
         self.widths: dict[int, int] = {}
         self.tokens = {"prefill": 0, "decode": 0}
+        self.events = 0
+        """Rows that the defect has spoiled."""
         self._task: asyncio.Task[None] | None = None
 
     # The outside
@@ -239,9 +241,9 @@ class FakeEngine:
             state = mix(state, self.memory[page])
         logits = (spread(state) * 9.0).astype(np.float32)
         if wrong:
-            logits = logits + np.float32(2e-6) * spread(state ^ 5).astype(np.float32)
+            logits = logits + np.float32(2e-5) * spread(state ^ 5).astype(np.float32)
         largest = logits.max()
-        if decoding and self.defect == "log_softmax":
+        if decoding and self.defect == "log_softmax" and self._strikes(request, position):
             odds = np.exp(logits - largest)
             return np.log(odds / odds.sum())
         return logits - (largest + np.log(np.exp(logits - largest).sum()))
@@ -257,9 +259,7 @@ class FakeEngine:
         ages: int,
         cut: bool,
     ) -> bool:
-        if self.strength > 1 and mix(request.number, position) % self.strength:
-            return False
-        return {
+        wrong = {
             "batch_size": decoding and decodes > 2,
             "padding_row": decoding and decodes & (decodes - 1) != 0,
             "slot": decoding and 0 < slot < decodes - 1,
@@ -270,6 +270,15 @@ class FakeEngine:
             "prefill_sum": not decoding and position == len(request.prompt) - 1,
             "every_fifth": request.number % 5 == 0,
         }.get(self.defect, False)
+        return wrong and self._strikes(request, position)
+
+    def _strikes(self, request: FakeRequest, position: int) -> bool:
+        """A defect of strength n shows in one of n rows that have its cause: which ones depends on their content, as
+        with kernels that round differently, or on the request where nothing repeats."""
+        content = request.number if self.defect == "every_fifth" else self.memory[request.pages[position // self.page]]
+        strikes = self.strength <= 1 or mix(content, position) % self.strength == 0
+        self.events += strikes
+        return strikes
 
     def _draw(self, request: FakeRequest, row: np.ndarray, position: int, slot: int) -> int:
         if request.temperature == 0:

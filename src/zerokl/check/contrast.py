@@ -16,6 +16,7 @@ class Factor(StrEnum):
     """One circumstance that is unequal between the two sides of a meeting."""
 
     PHASE = "decode against prefill"
+    """Of the row itself, or of earlier keys: a longer prompt prefills what the other side decoded."""
     END = "end of a prompt against inside of one"
     COMPANY = "in company against alone"
     CACHE = "cached prefix against computed"
@@ -52,7 +53,9 @@ class Sighting:
 
 def factors(meeting: Meeting, other: Setting) -> Factors:
     first = meeting.first_setting
-    decoded = (meeting.first_phase == "decoded") != (meeting.phase == "decoded")
+    shorter, longer = sorted((first.prompt_tokens, other.prompt_tokens))
+    keys_decoded = shorter != longer and meeting.position > shorter
+    decoded = keys_decoded or (meeting.first_phase == "decoded") != (meeting.phase == "decoded")
     unequal = {
         Factor.PHASE: decoded,
         Factor.END: not decoded and meeting.first_phase != meeting.phase,

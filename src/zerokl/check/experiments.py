@@ -30,14 +30,16 @@ from zerokl.check.targets.base import Can
 Experiment = Callable[[Lab], Awaitable[None]]
 FRESH = 1_000_003
 """Added to the seed: other prompts than the run's."""
+ROUNDS, ENOUGH = 4, 40
+"""Rare differences need more rows before "never" means anything."""
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
 
-async def widths(lab: Lab) -> None:
+async def widths(lab: Lab, first: int = 800) -> None:
     """Batches of 2 to 16 equally short requests: all of them decode in step from the second token on."""
     tried = [width for width in WIDTHS if width <= lab.widest]
     new_tokens = max(16, lab.sizes.new_tokens)
-    asks = [lab.greedy(lab.prompts.prompt(3, 800 + n, "random"), new_tokens).unscored() for n in range(max(tried))]
+    asks = [lab.greedy(lab.prompts.prompt(3, first + n, "random"), new_tokens).unscored() for n in range(max(tried))]
     for ask in asks:
         await lab.reference(ask)
     for width in tried:
@@ -94,7 +96,10 @@ async def explore(lab: Lab) -> list[Comparison]:
     """Batches of known widths, for the diagnosis to look at."""
     trial = fresh(lab, "widths")
     try:
-        await widths(trial)
+        for turn in range(ROUNDS):
+            await widths(trial, 800 + 100 * turn)
+            if sum(one.differs for one in sightings(trial.tally.comparisons)) >= ENOUGH:
+                break
     except CouldNotRun:
         return trial.tally.comparisons
     return trial.tally.comparisons

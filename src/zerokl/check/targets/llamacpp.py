@@ -12,6 +12,8 @@ from zerokl.check.targets.native import NumberReader, count_problems
 from zerokl.check.wire import Json, Wire
 
 ROUTE = "/completion"
+SHARED = 4
+"""Ids that two texts begin with alike to count as one prefix."""
 
 
 class LlamaCppTarget:
@@ -33,7 +35,8 @@ class LlamaCppTarget:
     def __init__(self, wire: Wire, props: Json) -> None:
         self._wire = wire
         self._props = props
-        self._cold = False
+        self._answered: list[tuple[int, ...]] = []
+        """Texts of the answers since the last flush: only what shares a beginning with one of them may be warm."""
 
     @classmethod
     async def make(cls, wire: Wire, _: str = "") -> LlamaCppTarget:
@@ -57,27 +60,33 @@ class LlamaCppTarget:
         return [int(token) for token in reply["tokens"]]
 
     async def flush(self) -> None:
-        """The next requests reuse nothing; slots can't be emptied without a folder to save them in."""
-        self._cold = True
+        """Slots can't be emptied without a folder to save them in; requests are told to reuse nothing instead."""
+        self._answered.clear()
 
     async def counters(self) -> Counters:
         return Counters()
 
     async def ask(self, asks: Sequence[Ask]) -> list[list[Answer]]:
-        cold, self._cold = self._cold, False
-        return list(await asyncio.gather(*(self._one(ask, cold) for ask in asks)))
+        return list(await asyncio.gather(*(self._one(ask) for ask in asks)))
 
     async def stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
-        cold, self._cold = self._cold, False
-        body = {**_body(ask, cold), "stream": True}
+        body = {**_body(ask, self._is_cold(ask)), "stream": True}
         reply, frames = await _gathered(self._wire.frames(ROUTE, body, ends_with_done=False), on_token)
-        return [_answer(ask, reply, frames)]
+        return [self._keep(_answer(ask, reply, frames))]
 
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         raise CouldNotRun("this target doesn't echo")
 
-    async def _one(self, ask: Ask, cold: bool) -> list[Answer]:
-        return [_answer(ask, await self._wire.post(ROUTE, _body(ask, cold)), 0)]
+    async def _one(self, ask: Ask) -> list[Answer]:
+        reply = await self._wire.post(ROUTE, _body(ask, self._is_cold(ask)))
+        return [self._keep(_answer(ask, reply, 0))]
+
+    def _is_cold(self, ask: Ask) -> bool:
+        return not any(text[:SHARED] == ask.ids[:SHARED] for text in self._answered)
+
+    def _keep(self, answer: Answer) -> Answer:
+        self._answered.append(answer.text_ids)
+        return answer
 
 
 def _body(ask: Ask, cold: bool) -> dict[str, Json]:

@@ -1,0 +1,72 @@
+"""One trial: a fake server with one defect of some strength, checked and diagnosed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from tests.check.fake_engine import FakeEngine
+from tests.check.fake_server import FakeServer, InProcess
+from zerokl.check.checking import Options, run_check
+from zerokl.check.diagnose import Kind
+
+EXPECTED = {
+    "batch_size": Kind.BATCH,
+    "padding_row": Kind.PADDING,
+    "slot": Kind.PLACE,
+    "mixed_step": Kind.MIXED,
+    "overlap": Kind.MIXED,
+    "stale_page": Kind.CACHE,
+    "match_one_more": Kind.CACHE,
+    "decoded_page": Kind.PHASE,
+    "log_softmax": Kind.LOG_SOFTMAX,
+    "prefill_sum": Kind.PHASE,
+    "chunk_cut": Kind.CHUNK,
+    "page_edge": Kind.TILE,
+    "seed_by_slot": Kind.SEED,
+    "stream_by_count": Kind.SEED,
+    "six_digits": Kind.DIGITS,
+    "echo_rounds": Kind.ROUTE,
+    "stream_drops": Kind.STREAM,
+    "every_fifth": Kind.UNREPEATABLE,
+}
+"""What each planted defect is to be called."""
+
+GRADED = ("batch_size", "padding_row", "slot", "mixed_step", "log_softmax", "prefill_sum", "chunk_cut", "every_fifth")
+"""Defects that can be weak: they then spoil one in n of the rows that have their cause."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    defect: str
+    strength: int
+    seed: int
+    events: int
+    """Rows spoiled while the cases ran."""
+    detected: bool
+    kinds: tuple[Kind, ...]
+
+    @property
+    def named(self) -> bool:
+        return self.kinds[:1] == (EXPECTED[self.defect],)
+
+
+def trial(defect: str, strength: int = 1, seed: int = 0) -> Outcome:
+    engine = FakeEngine(defect, strength=strength)
+    events = 0
+
+    class Counting(FakeServer):
+        """Remembers the events at the time of the last case: the re-runs of the diagnosis don't count."""
+
+        async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]
+            nonlocal events
+            await super().__call__(scope, receive, send)
+            events = engine.events
+
+    options = Options("http://fake", seed=seed, transports={"http://fake": InProcess(Counting(engine))})
+    report = asyncio.run(run_check(options, Console(file=io.StringIO())))
+    kinds = tuple(diagnosis.kind for diagnosis in report.diagnoses)
+    return Outcome(defect, strength, seed, events, report.exit_code == 1, kinds)
