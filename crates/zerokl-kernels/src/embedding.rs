@@ -9,7 +9,7 @@
 
 use crate::cpu::Cpu;
 use crate::formats::Stored;
-use crate::matrix::{Matrix, PANEL, Panels};
+use crate::matrix::{Matrix, PANEL, Panels, pieces};
 
 /// Fails, naming it, on an id outside the matrix.
 pub fn embedding(cpu: Cpu, weight: &Matrix, ids: &[i32], out: &mut [f32]) -> Result<(), String> {
@@ -26,11 +26,14 @@ pub fn embedding(cpu: Cpu, weight: &Matrix, ids: &[i32], out: &mut [f32]) -> Res
 }
 
 fn rows<W: Stored>(cpu: Cpu, panels: &[W], columns: usize, ids: &[i32], out: &mut [f32]) {
+    let pieces = pieces::<W>(columns);
     cpu.for_chunks(out, columns, |t, y| {
         let id = ids[t] as usize;
-        let panel = &panels[id / PANEL * columns..][..columns];
-        for (y, row) in y.iter_mut().zip(panel) {
-            *y = row.get(id % PANEL);
+        let panel = &panels[id / PANEL * pieces..][..pieces];
+        for (y, piece) in y.chunks_mut(W::STEP).zip(panel) {
+            for (k, y) in y.iter_mut().enumerate() {
+                *y = piece.get(k, id % PANEL);
+            }
         }
     });
 }

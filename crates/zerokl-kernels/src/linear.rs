@@ -19,7 +19,7 @@ use std::ops::Range;
 use crate::arch::{Kernel, Lanes};
 use crate::cpu::Cpu;
 use crate::formats::Stored;
-use crate::matrix::{Matrix, PANEL, Panels};
+use crate::matrix::{Matrix, PANEL, Panels, pieces};
 use crate::tiles::Tile;
 
 /// What is added after the chain.
@@ -49,8 +49,8 @@ pub fn linear(cpu: Cpu, x: &[f32], weight: &Matrix, epilogue: Epilogue<'_>, out:
 const GROUP: usize = 12;
 /// Rows of a tile: whole groups, so that tiles cut between them.
 const TILE_ROWS: usize = 8 * GROUP;
-/// Depth of a K block: 12 panels of bf16 are 384 KB then, as are the rows of a tile.
-const BLOCK_DEPTH: usize = 1024;
+/// Depth of a K block, a multiple of all steps: 12 panels of bf16 are 288 KB then, as are the rows of a tile.
+const BLOCK_DEPTH: usize = 768;
 
 /// Panels of a tile. Few rows: a task is then six streams of weights, small enough that threads end together.
 fn tile_panels(rows: usize) -> usize {
@@ -88,15 +88,26 @@ fn interleave<'a>(cpu: Cpu, x: &'a [f32], rows: usize, depth: usize, scratch: &'
             let group = group_size(chunk.len() / depth);
             let (from, rest) = rows.split_at(group * depth);
             let (to, rest_to) = chunk.split_at_mut(group * depth);
-            for (r, row) in from.chunks_exact(depth).enumerate() {
-                for (value, to) in row.iter().zip(to[r..].iter_mut().step_by(group)) {
-                    *to = *value;
-                }
+            match group {
+                GROUP => transpose::<GROUP>(from, to),
+                8 => transpose::<8>(from, to),
+                4 => transpose::<4>(from, to),
+                2 => transpose::<2>(from, to),
+                _ => to.copy_from_slice(from),
             }
             (rows, chunk) = (rest, rest_to);
         }
     });
     out
+}
+
+/// R rows to one array of R per k.
+fn transpose<const R: usize>(from: &[f32], to: &mut [f32]) {
+    let depth = from.len() / R;
+    let rows: [&[f32]; R] = std::array::from_fn(|r| &from[r * depth..][..depth]);
+    for (k, to) in to.as_chunks_mut::<R>().0.iter_mut().enumerate() {
+        *to = rows.map(|row| row[k]);
+    }
 }
 
 /// How many of the rows left the next register block takes.
@@ -143,14 +154,14 @@ impl<W: Stored> TileProduct<'_, '_, W> {
         let Range { mut start, end } = self.tile.rows.clone();
         while start < end {
             let group = group_size(end - start);
-            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 12 of 16.
+            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 8 of 16.
             match (group, L::REGISTERS) {
                 (GROUP, 1) => self.panels::<L, GROUP, 12, 2>(start, &k),
                 (8, 1) => self.panels::<L, 8, 8, 3>(start, &k),
                 (4, 1) => self.panels::<L, 4, 4, 4>(start, &k),
                 (2, 1) => self.panels::<L, 2, 2, 6>(start, &k),
                 (1, 1) => self.panels::<L, 1, 1, 6>(start, &k),
-                (GROUP, _) => self.panels::<L, GROUP, 6, 1>(start, &k),
+                (GROUP, _) => self.panels::<L, GROUP, 4, 1>(start, &k),
                 (8, _) => self.panels::<L, 8, 4, 1>(start, &k),
                 (4, _) => self.panels::<L, 4, 4, 1>(start, &k),
                 (2, _) => self.panels::<L, 2, 2, 2>(start, &k),
@@ -188,7 +199,9 @@ impl<W: Stored> TileProduct<'_, '_, W> {
         k: &Range<usize>,
     ) {
         let x = &self.x[group * self.depth..][..G * self.depth].as_chunks::<G>().0[k.clone()];
-        let panels = std::array::from_fn(|p| &self.panels[(panel + p) * self.depth..][k.clone()]);
+        let pieces = pieces::<W>(self.depth);
+        let block = k.start / W::STEP..k.end.div_ceil(W::STEP);
+        let panels = std::array::from_fn(|p| &self.panels[(panel + p) * pieces..][block.clone()]);
         let mut acc = [[L::zero(); P]; R];
         if k.start > 0 {
             self.each_output(group + row, panel, &mut acc, |lanes, out, _, _| *lanes = L::load_first(out));
@@ -238,17 +251,42 @@ fn chains<L: Lanes, W: Stored, const G: usize, const R: usize, const P: usize>(
     panels: [&[W]; P],
     mut acc: [[L; P]; R],
 ) -> [[L; P]; R] {
-    let panels = panels.map(|panel| &panel[..x.len()]);
-    for (k, x) in x.iter().enumerate() {
-        let weights: [L; P] = std::array::from_fn(|p| panels[p][k].load());
-        for r in 0..R {
-            let x = L::splat(x[first + r]);
-            for p in 0..P {
-                acc[r][p] = weights[p].fma(x, acc[r][p]);
-            }
+    let panels = panels.map(|panel| &panel[..x.len().div_ceil(W::STEP)]);
+    let (whole, rest) = x.split_at(x.len() / W::STEP * W::STEP);
+    for (piece, x) in whole.chunks_exact(W::STEP).enumerate() {
+        for (k, x) in x.iter().enumerate() {
+            step(x, first, load(panels, piece, k), &mut acc);
         }
     }
+    for (k, x) in rest.iter().enumerate() {
+        step(x, first, load(panels, whole.len() / W::STEP, k), &mut acc);
+    }
     acc
+}
+
+/// A loop, not `array::map`: its closure was not always inlined, and lanes outside of `Isa::run` are function calls.
+#[inline(always)]
+fn load<L: Lanes, W: Stored, const P: usize>(panels: [&[W]; P], piece: usize, k: usize) -> [L; P] {
+    let mut weights = [L::zero(); P];
+    for (weights, panel) in weights.iter_mut().zip(panels) {
+        *weights = panel[piece].load(k);
+    }
+    weights
+}
+
+#[inline(always)]
+fn step<L: Lanes, const G: usize, const R: usize, const P: usize>(
+    x: &[f32; G],
+    first: usize,
+    weights: [L; P],
+    acc: &mut [[L; P]; R],
+) {
+    for (acc, x) in acc.iter_mut().zip(&x[first..first + R]) {
+        let x = L::splat(*x);
+        for (acc, weight) in acc.iter_mut().zip(weights) {
+            *acc = weight.fma(x, *acc);
+        }
+    }
 }
 
 #[cfg(test)]

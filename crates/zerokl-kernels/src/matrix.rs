@@ -1,12 +1,14 @@
 //! A weight [N, K], packed once: panels of 16 outputs, so that one vector holds 16 outputs of one k.
 //!
 //! ```text
-//! panel p, row k, lane j  =  weight[16 p + j][k]        [N/16][K][16], the last panel padded with zeros
+//! panel p, lane j, place k  =  weight[16 p + j][k]      [N/16][K][16] (bf16: [N/16][K/2][16][2])
 //! ```
+//!
+//! The last panel is padded with zeros to 16 outputs, and a panel of bf16 to an even K; neither is ever used.
 
 use crate::arch::Weights;
 use crate::cpu::Cpu;
-use crate::formats::{Bf16Row, F16Row, F32Row, Format, Stored, widen_bf16, widen_f16};
+use crate::formats::{Bf16Piece, F16Piece, F32Piece, Format, Stored, widen_bf16, widen_f16};
 
 /// Outputs per panel.
 pub const PANEL: usize = crate::arch::LANES;
@@ -21,9 +23,9 @@ pub struct Matrix {
 
 /// All panels one after the other, by format.
 pub(crate) enum Panels {
-    F32(Weights<F32Row>),
-    F16(Weights<F16Row>),
-    Bf16(Weights<Bf16Row>),
+    F32(Weights<F32Piece>),
+    F16(Weights<F16Piece>),
+    Bf16(Weights<Bf16Piece>),
 }
 
 /// A weight as a checkpoint stores it, row-major.
@@ -81,7 +83,8 @@ impl Matrix {
     }
 
     fn unpack<W: Stored>(&self, panels: &[W]) -> Vec<f32> {
-        let at = |n: usize, k: usize| panels[n / PANEL * self.columns + k].get(n % PANEL);
+        let pieces = pieces::<W>(self.columns);
+        let at = |n: usize, k: usize| panels[n / PANEL * pieces + k / W::STEP].get(k % W::STEP, n % PANEL);
         (0..self.rows).flat_map(|n| (0..self.columns).map(move |k| at(n, k))).collect()
     }
 
@@ -95,13 +98,19 @@ impl Matrix {
     }
 }
 
+/// Pieces of one panel.
+pub(crate) fn pieces<W: Stored>(columns: usize) -> usize {
+    columns.div_ceil(W::STEP)
+}
+
 fn pack<W: Stored>(cpu: Cpu, source: Source<'_>, rows: usize, columns: usize) -> Weights<W> {
-    Weights::new(rows.div_ceil(PANEL) * columns, W::default(), |packed| {
-        cpu.for_chunks(packed, columns.max(1), |panel, chunk| {
+    let pieces = pieces::<W>(columns);
+    Weights::new(rows.div_ceil(PANEL) * pieces, W::default(), |packed| {
+        cpu.for_chunks(packed, pieces.max(1), |panel, chunk| {
             for lane in 0..PANEL.min(rows - panel * PANEL) {
                 let first = (panel * PANEL + lane) * columns;
-                for (k, row) in chunk.iter_mut().enumerate() {
-                    row.set(lane, source.get(first + k));
+                for k in 0..columns {
+                    chunk[k / W::STEP].set(k % W::STEP, lane, source.get(first + k));
                 }
             }
         });

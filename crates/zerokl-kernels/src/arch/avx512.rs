@@ -53,11 +53,8 @@ impl Lanes for Avx512 {
         avx512!(_mm512_storeu_ps(to.as_mut_ptr(), self.0));
     }
     #[inline(always)]
-    fn load_bf16(from: &[u16; LANES]) -> Self {
-        avx512!({
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
-            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
-        })
+    fn load_bits(from: &[u32; LANES]) -> Self {
+        avx512!(Avx512(_mm512_loadu_ps(from.as_ptr().cast())))
     }
     #[inline(always)]
     fn load_f16(from: &[u16; LANES]) -> Self {

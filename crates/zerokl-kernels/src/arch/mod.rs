@@ -38,8 +38,8 @@ pub trait Lanes: Copy {
     fn splat(value: f32) -> Self;
     fn load(from: &[f32; LANES]) -> Self;
     fn store(self, to: &mut [f32; LANES]);
-    /// bf16 bit patterns, widened exactly.
-    fn load_bf16(from: &[u16; LANES]) -> Self;
+    /// The lanes with these bit patterns.
+    fn load_bits(from: &[u32; LANES]) -> Self;
     /// f16 bit patterns, widened exactly (subnormals too; a signalling NaN becomes quiet).
     fn load_f16(from: &[u16; LANES]) -> Self;
 

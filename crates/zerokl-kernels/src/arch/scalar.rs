@@ -32,8 +32,8 @@ impl Lanes for Scalar {
         *to = self.0;
     }
     #[inline(always)]
-    fn load_bf16(from: &[u16; LANES]) -> Self {
-        each_bits(|i| u32::from(from[i]) << 16)
+    fn load_bits(from: &[u32; LANES]) -> Self {
+        each_bits(|i| from[i])
     }
     #[inline(always)]
     fn load_f16(from: &[u16; LANES]) -> Self {
