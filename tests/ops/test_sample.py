@@ -106,6 +106,9 @@ def test_equal_logits_at_a_boundary_stay_by_lower_id():
     # Each 2 has weight 2^40 of 4.50 * 2^40, so 0.4 of all is crossed by the second of them.
     assert kept(x, SamplingParams(top_p=0.4)) == [1, 2]
     assert kept(x, SamplingParams(top_p=1e-9)) == [1]
+    third = 1 / 3  # the second of three equals has exactly a third before it: it stays if that is less than top_p
+    assert kept([0.0, 0, 0], SamplingParams(top_p=third)) == [0]
+    assert kept([0.0, 0, 0], SamplingParams(top_p=third + 1e-15)) == [0, 1]
     assert kept(x, SamplingParams(top_k=3, top_p=0.5)) == [1, 2]  # of what top-k left, not of all
     assert kept(x, SamplingParams(min_p=0.36)) == [0, 1, 2, 4, 5]
     assert kept(x, SamplingParams(min_p=1.0)) == [1, 2, 4, 5]

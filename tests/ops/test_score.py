@@ -38,6 +38,17 @@ def test_equals_the_reference_on_every_cpu(vocabulary, num_top):
         assert score(logits, targets, spec) == expected, name
 
 
+def test_the_last_bit_of_the_sum_over_blocks_is_that_of_the_reference():
+    """The likeliest id has logit 0 and a logprob near 0, which shows every bit of the sum: one fma per block."""
+    rng = np.random.default_rng(6)
+    logits = (rng.standard_normal((60, 2100)) - rng.uniform(5, 9, (60, 1))).astype(np.float32)
+    logits[:, 7] = 0
+    targets, spec = np.full(60, 7, np.int32), LogprobSpec()
+    expected = reference.score(logits, targets, spec)
+    for name in every_cpu():
+        assert score(logits, targets, spec) == expected, name
+
+
 def test_is_the_mathematical_log_softmax():
     logits, targets = rows_of(5003)
     found = column(score(logits, targets, LogprobSpec(ids=tuple(range(5003)))).ids).reshape(6, 5003)
@@ -103,9 +114,10 @@ def test_a_nan_or_an_infinity_is_an_engine_error(place, value):
 
 
 def test_a_nan_among_minus_infinities_and_a_row_without_any_logit_are_engine_errors():
-    for value in (np.nan, -np.inf):
+    for place, value in ((2050, np.nan), (0, -np.inf)):
         logits = np.full((1, 2100), -np.inf, np.float32)
-        logits[0, 2050] = value
+        logits[0, 0] = 1
+        logits[0, place] = value
         with pytest.raises(EngineError, match="nothing but -inf"):
             score(logits, np.zeros(1, np.int32), LogprobSpec(3))
 
