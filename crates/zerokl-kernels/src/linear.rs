@@ -101,12 +101,26 @@ fn interleave<'a>(cpu: Cpu, x: &'a [f32], rows: usize, depth: usize, scratch: &'
     out
 }
 
-/// R rows to one array of R per k.
+/// R rows to one array of R per k, in squares of 4 by 4, which the compiler turns into shuffles. (An element at a time
+/// cost as much as an eighth of the product.)
 fn transpose<const R: usize>(from: &[f32], to: &mut [f32]) {
     let depth = from.len() / R;
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &from[r * depth..][..depth]);
-    for (k, to) in to.as_chunks_mut::<R>().0.iter_mut().enumerate() {
-        *to = rows.map(|row| row[k]);
+    let (squares, whole) = (depth / 4, depth / 4 * 4);
+    for first in (0..R / 4 * 4).step_by(4) {
+        let rows: [&[[f32; 4]]; 4] = std::array::from_fn(|r| from[(first + r) * depth..][..depth].as_chunks().0);
+        let [a, b, c, d] = rows.map(|row| &row[..squares]);
+        for (square, to) in to.chunks_exact_mut(4 * R).enumerate() {
+            let (a, b, c, d) = (a[square], b[square], c[square], d[square]);
+            for k in 0..4 {
+                to[k * R + first..][..4].copy_from_slice(&[a[k], b[k], c[k], d[k]]);
+            }
+        }
+    }
+    for r in 0..R {
+        let done = if r < R / 4 * 4 { whole } else { 0 };
+        for k in done..depth {
+            to[k * R + r] = from[r * depth + k];
+        }
     }
 }
 
