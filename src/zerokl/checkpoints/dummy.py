@@ -119,4 +119,15 @@ def _llama(count: Counts) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-SHAPES = {"llama": _llama}
+def _qwen3(count: Counts) -> dict[str, tuple[int, ...]]:
+    """Llama's, with a norm of each head's queries and keys; the family's head size is 128."""
+    count = Counts(count.folder, {"head_dim": 128} | count.config)
+    norms = {
+        f"model.layers.{i}.self_attn.{name}_norm.weight": (count("head_dim"),)
+        for i in range(count("num_hidden_layers"))
+        for name in "qk"
+    }
+    return _llama(count) | norms
+
+
+SHAPES = {"llama": _llama, "qwen3": _qwen3}

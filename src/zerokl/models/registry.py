@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokl.errors import CheckpointError, UnsupportedModel
-from zerokl.models import llama
+from zerokl.models import llama, qwen3
 from zerokl.models.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": llama,
+    "Qwen3ForCausalLM": qwen3,
 }
 
 
