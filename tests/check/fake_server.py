@@ -67,6 +67,8 @@ class FakeServer:
             }
         if path == "/model_info":
             return {"model_path": "hash"}
+        if path == "/detokenize":
+            return {"text": [f"<{token}>" for (token,) in orjson.loads(body)["tokens"]]}
         if path == "/tokenize":
             return {"tokens": [ord(letter) % 128 for letter in orjson.loads(body)["prompt"]]}
         return {}

@@ -12,7 +12,7 @@ from rich.console import Console
 from zerokl.check.against import against
 from zerokl.check.cases import CASES, Case
 from zerokl.check.lab import Lab
-from zerokl.check.outcome import Status
+from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.prompts import Prompts, corpus_text
 from zerokl.check.rates import fit, measure
 from zerokl.check.run import Report, run_cases, wanted
@@ -24,6 +24,8 @@ from zerokl.check.verdicts import diagnose_report
 from zerokl.check.wire import Budget, Wire
 
 QUICK_SECONDS = 55.0
+SHOWN_TEXTS = 12
+"""Answers whose tokens are shown as text in the reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ async def run_check(options: Options, console: Console) -> Report:
         if options.diagnose and report.status is Status.DIFFERENT:
             console.print("narrowing the cause down with controlled re-runs ...", style="dim")
             report.diagnoses = await diagnose_report(lab, report)
+        report.token_texts = await _texts(lab, report)
         report.seconds = time.monotonic() - started
         report.requests, report.retries = budget.sent, wire.retries
         if not any(result.tally.fatal for result in report.results):
@@ -130,6 +133,20 @@ async def _watched(lab: Lab, cases: Sequence[Case], report: Report, console: Con
     with Watching(console, seconds) as watching:
         lab.on_answer = watching.answer
         await run_cases(lab, cases, report, on_start=watching.start, on_end=watching.end)
+
+
+async def _texts(lab: Lab, report: Report) -> dict[int, str]:
+    """Texts of the tokens around the places where answers part."""
+    wanted: set[int] = set()
+    for comparison in report.divergent()[:SHOWN_TEXTS]:
+        parted = next((item.position for item in comparison.differences if item.kind == "token"), None)
+        if parted is not None:
+            wanted.update(comparison.answer.text_ids[max(0, parted - 8) : parted + 14])
+            wanted.update(token for item in comparison.differences if item.kind == "token" for token in item.first)
+    try:
+        return await lab.target.texts(sorted(wanted)) if wanted else {}
+    except (CouldNotRun, KeyError, TypeError, ValueError):  # only for show: ids are shown instead
+        return {}
 
 
 async def _against(lab: Lab, report: Report, options: Options, budget: Budget, console: Console) -> None:

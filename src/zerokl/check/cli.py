@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,14 @@ import click
 import orjson
 from rich.console import Console
 
+from zerokl.check.baseline import new_divergences
 from zerokl.check.cases import CASES
 from zerokl.check.checking import Options, run_check
-from zerokl.check.outcome import CouldNotRun
+from zerokl.check.formats import junit, markdown
+from zerokl.check.html import page
+from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.report import as_json
+from zerokl.check.run import Report
 from zerokl.check.targets.detect import MAKERS
 from zerokl.check.terminal import show
 
@@ -49,6 +53,16 @@ TEXT = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--quick", is_flag=True, help="A useful verdict within a minute.")
 @click.option("--cases", multiple=True, callback=names, help="Only these, by name, comma-separated (repeatable).")
 @click.option("--json", "json_path", type=FILE, help="Write everything to this file (- for standard output).")
+@click.option("--html", "html_path", type=FILE, help="Write a page for people.")
+@click.option("--markdown", "markdown_path", type=FILE, help="Write a summary for a pull request.")
+@click.option("--junit", "junit_path", type=FILE, help="Write test results for CI.")
+@click.option("--baseline", type=TEXT, help="An earlier --json report: only what is new in this one is a difference.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["any", "different", "never"]),
+    default="any",
+    help="When the exit status isn't 0: any (1 different, 2 could not run), different only, or never.",
+)
 @click.option("--api-key", default="", envvar="ZEROKL_API_KEY", help="Sent as a bearer token.")
 @click.option("--seed", default=0, show_default=True, help="All prompts, seeds and orders follow from it.")
 @click.option("--max-new-tokens", type=click.IntRange(8), help="Upper limit of generated tokens per request.")
@@ -59,7 +73,7 @@ TEXT = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--corpus", type=TEXT, help="Own text for the natural prompts.")
 @click.option("--diagnose/--no-diagnose", default=True, help="Name the kind of a difference, by controlled re-runs.")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_cases, help="List the cases.")
-def check(url: str, json_path: Path | None, corpus: Path | None, against: str, **chosen: Any) -> None:
+def check(url: str, corpus: Path | None, against: str, baseline: Path | None, fail_on: str, **chosen: Any) -> None:
     """Compare the bits of a server's answers over circumstances that must not matter.
 
     URL is the server's base, such as http://127.0.0.1:30000. Exit status: 0 equal, 1 different, 2 could not run.
@@ -81,20 +95,48 @@ def check(url: str, json_path: Path | None, corpus: Path | None, against: str, *
         diagnose=chosen["diagnose"],
         text=corpus.read_text("utf-8") if corpus else "",
     )
-    console = Console(stderr=str(json_path) == "-")
+    console = Console(stderr=any(str(chosen[name]) == "-" for name in WRITERS))
+    report = run_or_exit(run_check(options, console), console)
+    show(console, report)
+    sys.exit(exit_status(finish(report, console, chosen, baseline), fail_on))
+
+
+def run_or_exit(run: Coroutine[Any, Any, Report], console: Console) -> Report:
+    """Exit status 2 and one line where not even the server's nature can be found out."""
     try:
-        report = asyncio.run(run_check(options, console))
+        return asyncio.run(run)
     except CouldNotRun as error:
         console.print(f"could not run: {error}", style="yellow", highlight=False, markup=False)
         sys.exit(2)
-    show(console, report)
-    if json_path is not None:
-        write(json_path, orjson.dumps(as_json(report), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
-    sys.exit(report.exit_code)
+
+
+def finish(report: Report, console: Console, paths: dict[str, Any], baseline: Path | None) -> int:
+    """Writes the files that were asked for; the exit status after the baseline has had its say."""
+    content = as_json(report)
+    if baseline is not None and report.status is Status.DIFFERENT:
+        content["new_divergences"] = len(new_divergences(content, orjson.loads(baseline.read_bytes())))
+        content["exit_code"] = 1 if content["new_divergences"] else 0
+        console.print(f"{content['new_divergences']} of {len(content['divergences'])} answers differ in a new way")
+    for name, writer in WRITERS.items():
+        if paths.get(name) is not None:
+            write(paths[name], writer(content))
+    return int(content["exit_code"])
+
+
+def exit_status(code: int, fail_on: str) -> int:
+    return {"any": code, "different": code if code == 1 else 0, "never": 0}[fail_on]
 
 
 def with_scheme(url: str) -> str:
     return url if "//" in url else f"http://{url}"
+
+
+WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "json_path": lambda content: orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS),
+    "html_path": lambda content: page(content).encode(),
+    "markdown_path": lambda content: markdown(content).encode(),
+    "junit_path": junit,
+}
 
 
 def write(path: Path, content: bytes) -> None:

@@ -84,7 +84,7 @@ def diagnose(comparisons: Sequence[Comparison], facts: Facts) -> Diagnosis | Non
     for rule in RULES:
         diagnosis = rule(clues)
         if diagnosis is not None:
-            diagnosis.evidence += clues.table.lines()
+            diagnosis.evidence += [line for line in clues.table.lines() if line not in diagnosis.evidence]
             return diagnosis
     lines = clues.table.lines()
     return Diagnosis(Kind.UNKNOWN, "low", "the rows that differ have no one circumstance in common", lines)

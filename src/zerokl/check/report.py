@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from zerokl.check.bits import from_bits
+from zerokl.check.bits import from_bits, ulps
 from zerokl.check.divergence import Divergence, max_abs, mean_k3, summarise
-from zerokl.check.ledger import Difference
+from zerokl.check.ledger import Comparison, Difference
+from zerokl.check.outcome import Status
 from zerokl.check.run import CaseResult, Report
 
 SCHEMA = "zerokl.check/1"
@@ -21,11 +22,12 @@ def headline(report: Report) -> str:
     for result in report.results:
         if result.case.looks_back and result.tally.differing:
             counted += f"; {result.tally.differing:,} of {result.tally.values:,} numbers fail {result.case.name}"
-    missing = [result.case.name for result in report.results if result.status == "could not run"]
+    missing = [result.case.name for result in report.results if result.status is Status.COULD_NOT_RUN]
     return f"{counted}; could not run: {', '.join(missing)}" if missing else counted
 
 
 def as_json(report: Report) -> dict[str, Any]:
+    outputs = _outputs(report)
     return {
         "schema": SCHEMA,
         "verdict": report.status.value,
@@ -47,7 +49,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "rates": None if report.rates is None else asdict(report.rates),
         "cases": [_case(result) for result in report.results],
         "diagnoses": [asdict(diagnosis) for diagnosis in report.diagnoses],
-        "divergences": [_divergence(summarise(comparison)) for comparison in report.divergent()],
+        "divergences": [_divergence(comparison, outputs) for comparison in report.divergent()],
+        "token_texts": {str(token): text for token, text in report.token_texts.items()},
     }
 
 
@@ -70,8 +73,23 @@ def _case(result: CaseResult) -> dict[str, Any]:
     }
 
 
-def _divergence(divergence: Divergence) -> dict[str, Any]:
+def _outputs(report: Report) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Every answer's tokens, by server and number."""
     return {
+        (comparison.setting.server, comparison.setting.number): comparison.answer.text_ids
+        for result in report.results
+        for comparison in result.tally.comparisons
+    }
+
+
+def _divergence(comparison: Comparison, outputs: dict[tuple[str, int], tuple[int, ...]]) -> dict[str, Any]:
+    divergence = summarise(comparison)
+    first = divergence.differences[0].first_setting
+    return {
+        "ask": asdict(comparison.answer.ask),
+        "first_ids": list(outputs.get((first.server, first.number), ())),
+        "other_ids": list(comparison.answer.text_ids),
+        "rows": _rows(divergence),
         "case": divergence.case,
         "first": divergence.first,
         "other": divergence.other,
@@ -86,6 +104,15 @@ def _divergence(divergence: Divergence) -> dict[str, Any]:
         "k3": divergence.k3,
         "differences": [_difference(item) for item in divergence.differences[:SHOWN_DIFFERENCES]],
     }
+
+
+def _rows(divergence: Divergence) -> list[tuple[int, int]]:
+    """(position, largest distance in ulps; -1 where only ids differ)."""
+    rows: dict[int, int] = {}
+    for item in divergence.differences:
+        distance = ulps(item.first[0], item.other[0]) if item.kind == "logprob" else -1
+        rows[item.position] = max(rows.get(item.position, -1), distance)
+    return sorted(rows.items())
 
 
 def _difference(item: Difference) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Report:
     foreign_requests: int = 0
     """Of somebody else, while the run went on: they can make counts of cached tokens and widths come out otherwise."""
     diagnoses: list[Diagnosis] = field(default_factory=list)
+    token_texts: dict[int, str] = field(default_factory=dict)
+    """Of the ids in differences, where the server can tell."""
     left_out: list[str] = field(default_factory=list)
     """Cases that --quick does without."""
 

@@ -17,6 +17,9 @@ from zerokl.check.outcome import BudgetSpent, CouldNotRun, ServerGone
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 16.0
 """After a 429; the pause doubles each time, and retry-after can make it longer."""
 
+KEEPALIVE_S = 2.0
+"""Shorter than any server's patience, so that no connection is used which the server is about to close."""
+
 Json = Any
 """Whatever orjson returns; adapters check the shape."""
 
@@ -65,7 +68,9 @@ class Wire:
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
-        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        limits = httpx.Limits(
+            max_connections=concurrency, max_keepalive_connections=concurrency, keepalive_expiry=KEEPALIVE_S
+        )
         timeout = httpx.Timeout(timeout_s, connect=10.0, pool=None)
         self._client = httpx.AsyncClient(
             base_url=self.url, headers=headers, limits=limits, timeout=timeout, transport=transport, trust_env=False
@@ -138,6 +143,12 @@ class Wire:
     async def _request(self, method: str, path: str, body: Json, query: Mapping[str, object]) -> httpx.Response:
         content = None if body is None else orjson.dumps(body)
         params = {name: str(value) for name, value in query.items()}
+        try:
+            return await self._client.request(method, path, content=content, params=params)
+        except httpx.RemoteProtocolError:  # closed while idle, as some servers do after a number of requests
+            self.retries += 1
+        except httpx.TransportError as error:
+            raise await self._gone(error, path) from error
         try:
             return await self._client.request(method, path, content=content, params=params)
         except httpx.TransportError as error:

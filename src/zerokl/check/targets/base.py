@@ -100,6 +100,10 @@ class Target(Protocol):
         """As `ask` of one, streamed; on_token is told how many tokens have come whenever one comes."""
         ...
 
+    async def texts(self, ids: Sequence[int]) -> dict[int, str]:
+        """The ids' own texts, for people; empty if the server can't tell."""
+        ...
+
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         """As `ask` of one, through /v1/completions with echo; ask.score_from is 0."""
         ...

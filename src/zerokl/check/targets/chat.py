@@ -48,6 +48,9 @@ class ChatTarget:
         reply, frames = await _gathered(self._wire.frames(ROUTE, body), on_token)
         return _answers(ask, reply, frames)
 
+    async def texts(self, ids: Sequence[int]) -> dict[int, str]:
+        return {}
+
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         raise CouldNotRun("this target doesn't echo")
 

@@ -74,6 +74,9 @@ class LlamaCppTarget:
         reply, frames = await _gathered(self._wire.frames(ROUTE, body, ends_with_done=False), on_token)
         return [self._keep(_answer(ask, reply, frames))]
 
+    async def texts(self, ids: Sequence[int]) -> dict[int, str]:
+        return {token: (await self._wire.post("/detokenize", {"tokens": [token]}))["content"] for token in ids}
+
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         raise CouldNotRun("this target doesn't echo")
 
@@ -129,13 +132,13 @@ def _answer(ask: Ask, reply: Json, frames: int) -> Answer:
     try:
         output = tuple(int(token) for token in reply["tokens"]) if ask.new_tokens else ()
         entries = reply.get("completion_probabilities") or []
-        rows = [_row(ask, index, entry, reader) for index, entry in enumerate(entries[: len(output)])]
+        rows = [_row(ask, index, entry, reader) for index, entry in enumerate(entries[: _aligned(entries, output)])]
         cached = (reply.get("timings") or {}).get("cache_n")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CouldNotRun(f"{ROUTE}: not an answer: {type(error).__name__} {error}") from error
     problems = count_problems(ask, output, None, None)
-    if ask.logprobs and len(rows) != len(output):
-        problems.append(f"{len(rows)} logprobs of {len(output)} tokens")
+    if ask.logprobs and output and not rows:
+        problems.append(f"no logprobs of {len(output)} tokens")
     return Answer(
         ask=ask,
         output=output,
@@ -145,6 +148,15 @@ def _answer(ask: Ask, reply: Json, frames: int) -> Answer:
         not_float32=tuple(reader.not_float32),
         problems=tuple(problems),
         num_frames=frames,
+    )
+
+
+def _aligned(entries: Sequence[Json], output: Sequence[int]) -> int:
+    """How many entries belong to the tokens at their place: one whose text ends inside a character gets no entry, so
+    after it the places are no longer known."""
+    pairs = zip(entries, output, strict=False)
+    return next(
+        (index for index, (entry, token) in enumerate(pairs) if entry["id"] != token), min(len(entries), len(output))
     )
 
 

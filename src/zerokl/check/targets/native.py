@@ -49,6 +49,10 @@ class NativeTarget:
             parse_answer(ask, last[sample], sample, problems.get(sample, []), frames[sample]) for sample in sorted(last)
         ]
 
+    async def texts(self, ids: Sequence[int]) -> dict[int, str]:
+        body = {"tokens": [[token] for token in ids], "skip_special_tokens": False}
+        return dict(zip(ids, (await self.wire.post("/detokenize", body))["text"], strict=True))
+
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         raise CouldNotRun("this target doesn't echo")
 

@@ -55,6 +55,9 @@ class OpenAITarget:
         reply, frames = await gather_stream(self._wire.frames(ROUTE, {**self._body(ask), "stream": True}), on_token)
         return parse_completion(ask, reply, num_frames=frames)
 
+    async def texts(self, ids: Sequence[int]) -> dict[int, str]:
+        return {}
+
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         return parse_completion(ask, await self._wire.post(ROUTE, self._body(ask, echo=True)), echo=True)
 

@@ -80,6 +80,10 @@ class VLLMTarget:
         reply, frames = await gather_stream(self._wire.frames(ROUTE, body), on_token)
         return parse_completion(ask, reply, num_frames=frames)
 
+    async def texts(self, ids: Sequence[int]) -> dict[int, str]:
+        bodies = {token: {"model": self._model["id"], "tokens": [token]} for token in ids}
+        return {token: (await self._wire.post("/detokenize", body))["prompt"] for token, body in bodies.items()}
+
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         raise CouldNotRun("this target doesn't echo")
 

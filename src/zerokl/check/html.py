@@ -1,0 +1,187 @@
+"""The report as one self-contained page: verdict first, then the cases, what differs, and why. Made from the JSON."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib import resources
+from typing import Any
+
+from zerokl.check.plots import histogram, positions
+
+SHOWN_ANSWERS = 12
+BEFORE, AFTER = 8, 14
+"""Tokens shown around the place where two answers part."""
+
+
+def page(report: dict[str, Any]) -> str:
+    css = (resources.files("zerokl.check") / "report.css").read_text("utf-8")
+    body = [_hero(report), _matrix(report)]
+    if report["diagnoses"]:
+        body.append(_diagnoses(report))
+    if report["divergences"]:
+        body += [_plots(report), _answers(report)]
+    body.append(_about(report))
+    return (
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        f'<meta name=color-scheme content="light dark"><title>{escape(report["headline"])}</title>'
+        f"<style>{css}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def _hero(report: dict[str, Any]) -> str:
+    totals, server = report["totals"], report["server"]
+    counted = f"{totals['differing']:,} of {totals['values']:,} values differ"
+    name = " ".join(part for part in (server["kind"], server["version"]) if part)
+    return (
+        f"<header class='hero {_class(report['verdict'])}'><h1>{counted}</h1>"
+        f"<p>{escape(name)} at <span class=mono>{escape(report['url'])}</span>, "
+        f"{escape(server['model'] or 'model unknown')}</p>"
+        f"<p class=soft>{totals['positions']:,} positions compared in {totals['requests']:,} requests and "
+        f"{totals['seconds']:.0f} s. Verdict: {escape(report['verdict'])}.</p></header>"
+    )
+
+
+def _matrix(report: dict[str, Any]) -> str:
+    return f"<h2>Cases</h2><div class=matrix>{''.join(map(_tile, report['cases']))}</div>"
+
+
+def _tile(case: dict[str, Any]) -> str:
+    counts = f"{case['differing']:,} of {case['values']:,} values differ" if case["values"] else ""
+    worst = f", |d| up to {case['max_abs']:.1e}, k3 {case['k3']:.1e}" if case["max_abs"] else ""
+    lines = [case["title"], counts + worst, case["reason"] or "; ".join(case["events"][:2])]
+    text = "".join(f"<p class=soft>{escape(line)}</p>" for line in lines if line)
+    return (
+        f"<div class='tile {_class(case['status'])}'><h3>{escape(case['name'])}"
+        f"<span>{escape(case['status'])}</span></h3>{text}</div>"
+    )
+
+
+def _diagnoses(report: dict[str, Any]) -> str:
+    cards = []
+    for one in report["diagnoses"]:
+        rows = "".join(f"<tr><td>{escape(what)}</td><td>{escape(found)}</td></tr>" for what, found in one["evidence"])
+        cards.append(
+            f"<div class=card><h3><span class=word>{escape(one['kind'])}</span>, {escape(one['confidence'])} confidence"
+            f"</h3><p>{escape(_sentence(one['summary']))}</p><div class=scroll><table><tr><th>evidence<th>found</tr>"
+            f"{rows}</table></div></div>"
+        )
+    return f"<h2>Diagnosis</h2>{''.join(cards)}"
+
+
+def _plots(report: dict[str, Any]) -> str:
+    points = [tuple(row) for one in report["divergences"] for row in one["rows"]]
+    grid = report["server"]["page_size"] or 0
+    marked = f"; grid lines every {grid} tokens, the server's page" if grid > 1 else ""
+    return (
+        "<h2>Where and how far</h2>"
+        f"<div class=card><h3>Differences by position</h3><p class=soft>Distance in ulps (a power of two each line); "
+        f"ticks below the axis: only tokens or rankings differ{marked}.</p>{positions(points, grid)}</div>"
+        f"<div class=card><h3>Sizes</h3><p class=soft>Positions by their largest distance in ulps.</p>"
+        f"{histogram([ulps for _, ulps in points if ulps > 0])}</div>"
+    )
+
+
+def _answers(report: dict[str, Any]) -> str:
+    shown = report["divergences"][:SHOWN_ANSWERS]
+    more = len(report["divergences"]) - len(shown)
+    rest = f"<p class=soft>... and {more} more, all of them in the JSON report.</p>" if more else ""
+    return "<h2>Answers that differ</h2>" + "".join(_answer(report, one) for one in shown) + rest
+
+
+def _answer(report: dict[str, Any], one: dict[str, Any]) -> str:
+    parted = one["token_position"]
+    where = f"; the tokens part at position {parted}" if parted is not None else ""
+    sides = ""
+    if parted is not None and one["first_ids"]:
+        columns = [
+            f"<div><p class=soft>{escape(label)}</p>{_tokens(ids, parted, report['token_texts'])}</div>"
+            for label, ids in ((one["first"], one["first_ids"]), (one["other"], one["other_ids"]))
+        ]
+        sides = f"<div class=sides>{''.join(columns)}</div>"
+    else:
+        sides = f"<p class=soft>{escape(one['first'])}<br>{escape(one['other'])}</p>"
+    return (
+        f"<div class=card><h3>{escape(one['case'])}: {one['differing']:,} of {one['values']:,} values</h3>"
+        f"<p>First at position {one['positions'][0]} of a prompt of {one['prompt_tokens']} tokens{where}. "
+        f"Up to {one['max_ulps']:,} ulps, |d| {one['max_abs']:.2e}, k3 {one['k3']:.2e}.</p>{sides}"
+        f"{_values(one)}{_curl(report, one)}</div>"
+    )
+
+
+def _tokens(ids: list[int], parted: int, texts: dict[str, str]) -> str:
+    spans = []
+    for position in range(max(0, parted - BEFORE), min(len(ids), parted + AFTER)):
+        text = texts.get(str(ids[position]), str(ids[position]))
+        name = " class=parted" if position == parted else ""
+        spans.append(f"<span{name} title='position {position}, id {ids[position]}'>{escape(text)}</span>")
+    return f"<p class=tokens>{' '.join(spans)}</p>"
+
+
+def _values(one: dict[str, Any]) -> str:
+    rows = []
+    for item in one["differences"][:12]:
+        what = f"logprob of {item['token']}" if item["kind"] == "logprob" else item["kind"]
+        sides = "".join(f"<td class=mono>{escape(_value(item[side]))}</td>" for side in ("first", "other"))
+        phases = f"{item['first_phase']} / {item['other_phase']}"
+        rows.append(f"<tr><td class=number>{item['position']}</td><td>{what}</td>{sides}<td>{phases}</td></tr>")
+    return (
+        "<details><summary>Values</summary><div class=scroll><table>"
+        "<tr><th class=number>position<th>what<th>first<th>other<th>phases</tr>"
+        f"{''.join(rows)}</table></div></details>"
+    )
+
+
+def _value(side: Any) -> str:
+    return f"{side['logprob']:.9g} ({side['bits']})" if isinstance(side, dict) else " ".join(map(str, side))
+
+
+def _curl(report: dict[str, Any], one: dict[str, Any]) -> str:
+    """The request, alone; the circumstances are in the words above it."""
+    ask = one["ask"]
+    kind = report["server"]["kind"]
+    if kind in ("zerokl", "sglang"):
+        path, body = "/generate", _native_body(ask)
+    elif kind == "llama.cpp":
+        path, body = "/completion", _body(ask, tokens="n_predict", top="n_probs")
+    else:
+        path, body = "/v1/completions", _body(ask, tokens="max_tokens", top="logprobs")
+    command = f"curl -s {report['url']}{path} -d '{json.dumps(body)}'"
+    return f"<details><summary>Reproduce</summary><pre>{escape(command)}</pre></details>"
+
+
+def _body(ask: dict[str, Any], *, tokens: str, top: str) -> dict[str, Any]:
+    body = {"prompt": ask["ids"], tokens: ask["new_tokens"], top: ask["top"], "temperature": ask["temperature"]}
+    return body if ask["seed"] is None else {**body, "seed": ask["seed"]}
+
+
+def _native_body(ask: dict[str, Any]) -> dict[str, Any]:
+    sampling = {"temperature": ask["temperature"], "max_new_tokens": ask["new_tokens"], "ignore_eos": True}
+    if ask["seed"] is not None:
+        sampling["sampling_seed"] = ask["seed"]
+    return {
+        "input_ids": ask["ids"],
+        "sampling_params": sampling,
+        "return_logprob": True,
+        "logprob_start_len": -1 if ask["score_from"] is None else ask["score_from"],
+        "top_logprobs_num": ask["top"],
+    }
+
+
+def _about(report: dict[str, Any]) -> str:
+    options, totals = report["options"], report["totals"]
+    return (
+        f"<h2>About this run</h2><p class=soft>Seed {options['seed']}, size {escape(options['size'])}; "
+        f"{totals['retries']} retries, {totals['foreign_requests']} requests of others. Values are token ids, logprobs "
+        "compared by the bits of their float32, and the order of top-k rows. Every case had to show that its event "
+        "happened; one that could not show it is no pass.</p>"
+    )
+
+
+def _class(status: str) -> str:
+    return status.replace(" ", "-")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

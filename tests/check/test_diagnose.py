@@ -1,0 +1,63 @@
+"""Each planted defect is called by its name; a clean server is never called anything."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.check.trials import EXPECTED, GRADED, Outcome, trial
+from zerokl.check.diagnose import Kind, diagnose
+from zerokl.check.targets.base import Facts
+
+QUICK = ("log_softmax", "match_one_more", "seed_by_slot")
+"""A sample for every run; all of them are in `slow`."""
+STRENGTHS = (1, 2, 4, 8, 16, 32, 64)
+ENOUGH_EVENTS = 12
+"""Spoiled rows, of which about half meet an unspoiled one: the six expected events that a verdict needs."""
+TRIALS = 200
+
+
+@pytest.mark.parametrize("defect", QUICK)
+def test_defect_is_called_by_its_name(defect: str) -> None:
+    outcome = trial(defect)
+    assert outcome.detected or EXPECTED[defect] is Kind.DIGITS
+    assert outcome.kinds[0] is EXPECTED[defect]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", sorted(set(EXPECTED) - set(QUICK)))
+def test_every_defect_is_called_by_its_name(defect: str) -> None:
+    assert trial(defect).kinds[0] is EXPECTED[defect]
+
+
+def test_nothing_that_differs_is_no_diagnosis() -> None:
+    assert diagnose([], Facts("fake")) is None
+
+
+def trials(count: int) -> list[Outcome]:
+    """Random defects of random strengths, until `count` of them had enough events."""
+    draw = random.Random(0)
+    outcomes: list[Outcome] = []
+    while len(outcomes) < count:
+        defect = draw.choice(sorted(EXPECTED))
+        strength = draw.choice(STRENGTHS) if defect in GRADED else 1
+        outcome = trial(defect, strength, seed=draw.randrange(10**6))
+        if outcome.events >= ENOUGH_EVENTS or defect not in GRADED:
+            outcomes.append(outcome)
+    return outcomes
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_defects_with_enough_events_are_seen_and_named_in_95_percent_of_200_trials() -> None:
+    outcomes = trials(TRIALS)
+    missed = Counter((one.defect, one.strength, one.kinds[:1]) for one in outcomes if not (one.detected and one.named))
+    assert missed.total() <= TRIALS * 0.05, missed
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_clean_server_raises_no_alarm_in_200_trials() -> None:
+    assert [seed for seed in range(TRIALS) if trial("", seed=seed).detected] == []
