@@ -22,6 +22,7 @@ import transformers
 
 def main(folder: str, questions_path: str, answers_path: str) -> None:
     torch.set_grad_enabled(False)
+    torch.set_num_threads(1)  # sums in float32 would depend on the number of cores
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     warnings.filterwarnings("ignore", category=FutureWarning)
