@@ -14,6 +14,8 @@ COMMANDS = {
     "serve": ("zerokl.cli.serve", "serve", "Serve a model over HTTP."),
     "generate": ("zerokl.cli.generate", "generate", "Generate text, token by token."),
     "check": ("zerokl.check.cli", "check", "Prove that a server's bits don't move."),
+    "record": ("zerokl.check.recording", "record_command", "Keep a server's answers with all their bits."),
+    "replay": ("zerokl.check.recording", "replay_command", "Compare kept answers with a server of today."),
 }
 
 
