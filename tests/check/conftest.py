@@ -28,6 +28,7 @@ def run_fake() -> RunCheck:
         engine: FakeEngine | None = None,
         **options: object,
     ) -> Report:
+        options.setdefault("diagnose", False)
         app = FakeServer(engine or FakeEngine(defect), trouble)
         transports = {"http://fake": InProcess(app)}
         chosen = Options("http://fake", cases=cases, transports=transports, **options)  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ IMPOSSIBLE = {
 def run(kind: str, defect: str = "", *cases: str) -> Report:
     engine = FakeEngine(defect, slots=4 if kind == "llama.cpp" else 64)
     transports = {"http://peer": InProcess(PEERS[kind](engine))}
-    options = Options("http://peer", cases=cases, transports=transports)
+    options = Options("http://peer", cases=cases, transports=transports, max_new_tokens=20, diagnose=False)
     return asyncio.run(run_check(options, Console(file=io.StringIO())))
 
 

@@ -25,7 +25,9 @@ def junit(report: dict[str, Any]) -> bytes:
             suite, "testcase", classname="zerokl.check", name=case["name"], time=str(case["seconds"])
         )
         if case["status"] in FAILURES:
-            message = case["reason"] or f"{case['differing']} of {case['values']} values differ"
+            message = case["reason"]
+            if case["status"] == "different":
+                message = "; ".join(filter(None, [f"{case['differing']} of {case['values']} values differ", message]))
             ElementTree.SubElement(element, FAILURES[case["status"]], message=message)
     ElementTree.indent(suite)
     text: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)

@@ -71,7 +71,8 @@ def _step(last: int) -> int:
 
 
 def _svg(shapes: Sequence[str], label: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(shapes)}</svg>'
+    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(shapes)}</svg>'
+    return f"<div class=scroll>{drawing}</div>"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:

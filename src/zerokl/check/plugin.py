@@ -1,4 +1,6 @@
-"""A pytest plugin for people who write their own consistency tests: `pytest --consistency-url URL`.
+"""A pytest plugin for people who write their own consistency tests.
+
+    pytest -p zerokl.check.plugin --consistency-url http://127.0.0.1:30000
 
 def test_my_prompt(consistency):
     consistency.same([1, 2, 3], new_tokens=32, crowd=7)
