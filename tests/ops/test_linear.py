@@ -18,8 +18,8 @@ from zerokl.ops import reference
 FORMATS = ("float32", "float16", "bfloat16")
 
 # Rows: every group size (1, 2, 4, 8, 12), a sum of them, two tiles. Outputs: part of a panel, several panels and a
-# part, more than one tile. Depth: none, one, odd, two K blocks (1024 is one).
-SHAPES = [(1, 5, 1), (2, 16, 7), (4, 33, 0), (8, 16, 33), (27, 40, 64), (3, 200, 65), (12, 17, 1030), (100, 48, 20)]
+# part, more than one tile. Depth: none, one, odd, two K blocks (1536 is one).
+SHAPES = [(1, 5, 1), (2, 16, 7), (4, 33, 0), (8, 16, 33), (27, 40, 64), (3, 200, 65), (12, 17, 1541), (100, 48, 20)]
 
 
 @pytest.mark.parametrize(("rows", "outputs", "depth"), SHAPES)
