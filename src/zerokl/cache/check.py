@@ -10,7 +10,9 @@ from zerokl.errors import EngineError
 from zerokl.types import PageId
 
 if TYPE_CHECKING:
-    from zerokl.cache.pages import Cache, Lease
+    from zerokl.cache.lease import Lease
+    from zerokl.cache.pages import Cache
+    from zerokl.cache.shelf import Shelf
 
 
 def check(cache: Cache, tree: PrefixTree, free: list[PageId], leases: list[Lease]) -> None:
@@ -22,6 +24,17 @@ def check(cache: Cache, tree: PrefixTree, free: list[PageId], leases: list[Lease
     _leases_follow_the_tree(leases)
     _tree_is_whole(tree, nodes)
     _all_unlocked_leaves_can_be_evicted(tree, nodes)
+    for place, shelf in enumerate(cache.shelves):
+        holds = [lease.windows[place] for lease in leases] if place < len(cache.window_kinds) else []
+        private = [page for lease, hold in zip(leases, holds, strict=False) for page in hold.private_pages(lease.path)]
+        locked = [node for lease, hold in zip(leases, holds, strict=False) for node in hold.locked_nodes(lease.path)]
+        for lease, hold in zip(leases, holds, strict=False):
+            _require(hold.agrees_with(lease.path), f"lease {lease.serial} has other sliding pages than the tree")
+        if place == len(cache.window_kinds):
+            private = [slot for lease in leases if lease.state for slot in lease.state.written.values()]
+            locked = [lease.state.pinned for lease in leases if lease.state and lease.state.pinned]
+        _a_shelf_adds_up(shelf, nodes, private, locked)
+    _live_slots_and_checkpoints_are_in_place(cache, nodes, leases)
 
 
 def _every_page_has_one_owner(cache: Cache, nodes: list[Node], free: list[PageId], leases: list[Lease]) -> None:
@@ -77,6 +90,34 @@ def _all_unlocked_leaves_can_be_evicted(tree: PrefixTree, nodes: list[Node]) -> 
     for node in nodes:
         known = not is_evictable(node) or (node.serial, node.last_used) in listed
         _require(known, f"node {node.serial} can be evicted and isn't listed")
+
+
+def _a_shelf_adds_up(shelf: Shelf, nodes: list[Node], private: list[int], locked: list[Node]) -> None:
+    """Every place has one owner, and is evictable exactly if it is on a node that nobody locks."""
+    on_nodes = [node for node in nodes if shelf.of(node) >= 0]
+    owned = [*shelf.free_places(), *private, *(shelf.of(node) for node in on_nodes)]
+    expected = list(range(shelf.first, shelf.first + shelf.size))
+    _require(sorted(owned) == expected, f"{shelf.name} places lost or owned twice: {owned}, private {private}")
+    locks = Counter(node.serial for node in locked)
+    for node in nodes:
+        found = shelf.locks_of(node)
+        _require(found == locks[node.serial], f"{shelf.name}: node {node.serial} has {found} locks")
+        _require(shelf.of(node) >= 0 or not found, f"{shelf.name}: a lock on nothing at node {node.serial}")
+    unlocked = {node.serial for node in on_nodes if not locks[node.serial]}
+    _require({node.serial for node in shelf.unlocked_nodes()} == unlocked, f"{shelf.name}: wrong evictable places")
+
+
+def _live_slots_and_checkpoints_are_in_place(cache: Cache, nodes: list[Node], leases: list[Lease]) -> None:
+    kind = cache.state_kind
+    if kind is None:
+        return
+    live = [*kind.free_live, *(lease.state.live for lease in leases if lease.state)]
+    _require(sorted(live) == list(range(kind.num_live)), f"live slots lost or owned twice: {live}")
+    depths: dict[int, int] = {}
+    for node in nodes:
+        depths[node.serial] = depths[node.parent.serial] + 1 if node.parent else 0
+        on_grid = depths[node.serial] * cache.page_size % kind.interval == 0
+        _require(on_grid or kind.shelf.of(node) < 0, f"node {node.serial} has a checkpoint between two intervals")
 
 
 def _require(holds: bool, message: str) -> None:

@@ -5,77 +5,73 @@
       ├───────────────────┘                                                      ▼
       └────────────────────────────── evict (oldest, leaf first) ─────────── cached
 
-"Now" is a count of given-back leases, never a clock, so the same calls evict the same pages.
+"Now" is a count of given-back leases, never a clock, so the same calls evict the same pages. Pages of sliding kinds and
+state checkpoints hang on the same tree and are evicted on their own (`shelf.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from zerokl.cache.tree import Node, PrefixTree, page_key
-from zerokl.errors import EngineError
-from zerokl.types import PageId
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Pages now, and what happened since the start (those counts only grow)."""
-
-    num_pages: int
-    free: int
-    cached: int
-    leased: int
-    leases: int
-    """Leases out now."""
-    lookups: int
-    """Leases given that were allowed to match."""
-    hits: int
-    """Lookups that matched at least one page."""
-    lookup_tokens: int
-    """Tokens that lookups were allowed to match."""
-    hit_tokens: int
-    published: int
-    """Pages that joined the prefix tree."""
-    merged: int
-    """Pages given back because another request had published the same prefix first."""
-    evicted: int
-    flushes: int
+from zerokl.cache.lease import Lease
+from zerokl.cache.match import STOPS, Stop, deepest
+from zerokl.cache.shelf import Shelf
+from zerokl.cache.states import StateKind
+from zerokl.cache.stats import CacheStats, StateStats, WindowStats
+from zerokl.cache.tree import Node, PrefixTree
+from zerokl.cache.windows import WindowKind
+from zerokl.errors import ConfigError, EngineError
+from zerokl.types import PageId, StatePool, WindowPool
 
 
 class Cache:
-    """Pages of one kind (full attention), and the prefix tree over those that are full."""
+    """Pages of the full kind, the prefix tree over those that are full, and what else hangs on it."""
 
-    def __init__(self, num_pages: int, page_size: int, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        enabled: bool = True,
+        *,
+        windows: Sequence[WindowPool] = (),
+        states: StatePool | None = None,
+    ) -> None:
+        """`windows`, `states`: as in `types.Pools`. Raises ConfigError for a pool in which no request fits."""
         self.num_pages = num_pages
         self.page_size = page_size
         self.enabled = enabled
-        self._tree = PrefixTree(page_size)
+        self.window_kinds = [WindowKind(pool, index, page_size) for index, pool in enumerate(windows)]
+        self.state_kind = StateKind(states, len(windows), page_size) if states else None
+        self.shelves: list[Shelf] = [kind.shelf for kind in self.window_kinds]
+        self.shelves += [self.state_kind.shelf] if self.state_kind else []
+        self._check_pools()
+        self._tree = PrefixTree(page_size, len(self.shelves))
         self._free = [PageId(page) for page in reversed(range(num_pages))]
         self._leases: dict[int, Lease] = {}
         self._now = 0
         self._leases_given = 0
         self._lookups = self._hits = self._lookup_tokens = self._hit_tokens = 0
         self._published = self._merged = self._evicted = self._flushes = 0
+        self._stopped: dict[str, int] = dict.fromkeys(STOPS, 0)
+        self._lost_tokens = 0
 
     def lease(self, tokens: Sequence[int], limit: int, salt: str = "", use_cache: bool = True) -> Lease:
-        """A lease that starts with the longest cached prefix, in whole pages, of `tokens[:limit]`.
+        """A lease that starts with the longest cached prefix, in whole intervals, of `tokens[:limit]`.
 
-        Without eviction in between, `cached_tokens` is exactly page * floor(min(match, limit) / page).
-        `use_cache=False`: neither reads the tree nor adds to it.
+        Without eviction in between, `cached_tokens` is exactly interval * floor(min(match, limit) / interval); the
+        interval is that of the checkpoints, or the page. `use_cache=False`: neither reads the tree nor adds to it.
         """
         return self._give(*self._look_up(tokens, limit, salt, use_cache), limit)
 
     def lease_with_room(
         self, tokens: Sequence[int], limit: int, salt: str = "", use_cache: bool = True, *, num_tokens: int
     ) -> Lease | None:
-        """`lease()` and `reserve(num_tokens)` in one, or None and nothing has changed, not even a count."""
-        root, matched = self._look_up(tokens, limit, salt, use_cache)
-        unlocked = sum(not node.leases for node in matched)
-        if self.pages_for(num_tokens) - len(matched) > self.room - unlocked:
+        """`lease()` and `reserve_at_admission()` in one, or None and nothing has changed, not even a count."""
+        root, path, pages, stop = self._look_up(tokens, limit, salt, use_cache)
+        if not self._has_room(path[:pages], self.pages_for(num_tokens)):
             return None
-        lease = self._give(root, matched, limit)
-        if not lease.reserve(num_tokens):
+        lease = self._give(root, path, pages, stop, limit)
+        if not lease.reserve_at_admission(num_tokens):
             raise EngineError(f"the cache counted room for {num_tokens} tokens that isn't there: {self.stats}")
         return lease
 
@@ -92,6 +88,12 @@ class Cache:
     def room(self) -> int:
         """Pages that a lease could take now: free ones, and cached ones by eviction."""
         return len(self._free) + self._tree.num_unlocked
+
+    @property
+    def rooms(self) -> tuple[int, ...]:
+        """Room of every kind: an admission that was refused is refused as long as none of them grows."""
+        live = (len(self.state_kind.free_live),) if self.state_kind else ()
+        return (self.room, *(kind.shelf.room for kind in self.window_kinds), *live)
 
     def pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
@@ -119,22 +121,55 @@ class Cache:
             merged=self._merged,
             evicted=self._evicted,
             flushes=self._flushes,
+            stopped=dict(self._stopped),
+            lost_tokens=self._lost_tokens,
+            windows=tuple(window_stats(kind) for kind in self.window_kinds),
+            states=state_stats(self.state_kind) if self.state_kind else None,
         )
 
-    def _look_up(self, tokens: Sequence[int], limit: int, salt: str, use_cache: bool) -> tuple[str | None, list[Node]]:
-        if not (use_cache and self.enabled):
-            return None, []
-        return salt, self._tree.match(salt, tokens, min(limit, len(tokens)))
+    def _check_pools(self) -> None:
+        for kind in self.window_kinds:
+            needed = min(kind.needed_alone, self.num_pages)
+            if kind.shelf.size < needed:
+                raise ConfigError(
+                    f"a window of {kind.window} tokens needs {needed} pages of {self.page_size}; "
+                    f"the pool has {kind.shelf.size}"
+                )
+        if self.state_kind and not self.state_kind.num_live:
+            raise ConfigError("there is no state slot for a running request")
 
-    def _give(self, salt: str | None, matched: list[Node], limit: int) -> Lease:
+    def _look_up(
+        self, tokens: Sequence[int], limit: int, salt: str, use_cache: bool
+    ) -> tuple[str | None, list[Node], int, Stop]:
+        """(salt, or None to keep out; the cached path; the pages of it that every kind supports; why not more)."""
+        if not (use_cache and self.enabled):
+            return None, [], 0, "limit"
+        path = self._tree.match(salt, tokens, min(limit, len(tokens)))
+        return salt, path, *deepest(path, limit, self.page_size, self.window_kinds, self.state_kind)
+
+    def _has_room(self, matched: list[Node], pages: int) -> bool:
+        """Whether a lease that starts with these nodes can be admitted with `pages` pages."""
+        if pages - len(matched) > self.room - sum(not node.leases for node in matched):
+            return False
+        if self.state_kind and not self.state_kind.free_live:
+            return False
+        return all(
+            kind.pages_at_admission(len(matched), pages) - len(matched) <= kind.shelf.room - kind.num_unlocked(matched)
+            for kind in self.window_kinds
+        )
+
+    def _give(self, salt: str | None, path: list[Node], pages: int, stop: Stop, limit: int) -> Lease:
         self._leases_given += 1
         root = None if salt is None else self._tree.root(salt)
         if root:
             self._lookups += 1
-            self._hits += bool(matched)
+            self._hits += bool(pages)
             self._lookup_tokens += max(limit, 0)
-            self._hit_tokens += len(matched) * self.page_size
-        lease = Lease(self, self._leases_given, root, matched)
+            self._hit_tokens += pages * self.page_size
+            self._stopped[stop] += 1
+            if stop in ("sliding", "state"):
+                self._lost_tokens += (len(path) - pages) * self.page_size
+        lease = Lease(self, self._leases_given, root, path[:pages], stop)
         self._leases[lease.serial] = lease
         return lease
 
@@ -147,92 +182,32 @@ class Cache:
         return [self._free.pop() for _ in range(count)]
 
     def _evict_one(self) -> bool:
-        page = self._tree.evict()
-        if page is None:
-            return False
-        self._free.append(page)
-        return True
-
-
-class Lease:
-    """The pages of one running request. Give it back once, with `release`."""
-
-    __slots__ = ("_cache", "_path", "cached_tokens", "pages", "released", "serial")
-
-    def __init__(self, cache: Cache, serial: int, root: Node | None, matched: list[Node]) -> None:
-        self.serial = serial
-        self.cached_tokens = len(matched) * cache.page_size
-        """Length of the prefix that was there when the lease was given."""
-        self.pages: tuple[PageId, ...] = tuple(node.page for node in matched)
-        """Page i holds positions [i * page_size, (i + 1) * page_size)."""
-        self.released = False
-        self._cache = cache
-        self._path = [root, *matched] if root else []
-        """The root, then one node per page that is in the tree; empty if the lease keeps out of it."""
-        for node in self._path:
-            cache._tree.lock(node)
-
-    @property
-    def path(self) -> list[Node]:
-        """The nodes of the pages that are in the tree, without the root."""
-        return self._path[1:]
-
-    @property
-    def root(self) -> Node | None:
-        return self._path[0] if self._path else None
-
-    def reserve(self, num_tokens: int) -> bool:
-        """Makes room for all positions < num_tokens, evicting if need be. False: no room, and nothing has changed."""
-        self._check_held()
-        missing = self._cache.pages_for(num_tokens) - len(self.pages)
-        if missing <= 0:
-            return True
-        taken = self._cache._take_pages(missing)
-        if taken is None:
-            return False
-        self.pages += tuple(taken)
-        return True
-
-    def computed(self, tokens: Sequence[int], count: int) -> None:
-        """The first `count` positions hold the keys of `tokens[:count]`: their full pages join the tree.
-
-        Where another request has published the same page first, this lease goes on with that one and frees its own,
-        so a request never holds a page twice. A step still in flight may read the freed page: steps run in the order
-        of their submission, so nothing can be written to it before.
-        """
-        self._check_held()
-        size = self._cache.page_size
-        if count > len(self.pages) * size:
-            raise EngineError(f"{count} tokens computed in a lease of {len(self.pages)} pages of {size}")
-        if self._path:
-            for index in range(len(self._path) - 1, count // size):
-                self._publish(index, page_key(tokens, index * size, (index + 1) * size))
-
-    def release(self) -> None:
-        """Gives the lease back: pages in the tree stay cached, the rest become free. A second time raises."""
-        self._check_held()
-        self.released = True
-        cache = self._cache
-        private = self.pages[max(len(self._path) - 1, 0) :]
-        cache._free.extend(reversed(private))
-        cache._now += 1
-        for node in reversed(self._path):
-            cache._tree.unlock(node, cache._now)
-        del cache._leases[self.serial]
-
-    def _publish(self, index: int, key: bytes) -> None:
-        cache, parent, page = self._cache, self._path[-1], self.pages[index]
-        node = parent.children.get(key)
+        node = self._tree.evict()
         if node is None:
-            node = cache._tree.insert(parent, key, page)
-            cache._published += 1
-        else:
-            cache._free.append(page)
-            cache._merged += 1
-            self.pages = (*self.pages[:index], node.page, *self.pages[index + 1 :])
-        cache._tree.lock(node)
-        self._path.append(node)
+            return False
+        self._free.append(node.page)
+        for shelf in self.shelves:
+            shelf.detach(node)
+        return True
 
-    def _check_held(self) -> None:
-        if self.released:
-            raise EngineError(f"lease {self.serial} was given back already")
+
+def window_stats(kind: WindowKind) -> WindowStats:
+    shelf = kind.shelf
+    leased = shelf.size - shelf.room
+    return WindowStats(shelf.size, shelf.num_free, shelf.num_cached, leased, shelf.evicted, kind.window)
+
+
+def state_stats(kind: StateKind) -> StateStats:
+    shelf = kind.shelf
+    leased, live_leased = shelf.size - shelf.room, kind.num_live - len(kind.free_live)
+    return StateStats(
+        size=shelf.size,
+        free=shelf.num_free,
+        cached=shelf.num_cached,
+        leased=leased,
+        evicted=shelf.evicted,
+        interval=kind.interval,
+        live=kind.num_live,
+        live_leased=live_leased,
+        skipped=kind.skipped,
+    )

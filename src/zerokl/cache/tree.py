@@ -4,8 +4,8 @@
                                           └─▶ another continuation
 
 A node per page, not a radix tree of runs: a match is one dict lookup per page whatever the number of branches, nothing
-is ever split, and what belongs to a page boundary (today the page; later a sliding-window page that may fall out on
-its own, a state checkpoint, a copy on the host) is a field of the node at that boundary.
+is ever split, and what belongs to a page boundary (a sliding kind's page, a state checkpoint: see `shelf.py`) is a
+field of the node at that boundary.
 
 A lease locks every node of its path, so a locked node's ancestors are locked too and an unlocked node has only
 unlocked descendants: all unlocked pages can be evicted, leaf first, without orphaning one.
@@ -23,9 +23,9 @@ from zerokl.types import PageId
 class Node:
     """One full page of one prefix. `page` is -1 at a root."""
 
-    __slots__ = ("children", "key", "last_used", "leases", "page", "parent", "serial")
+    __slots__ = ("children", "key", "last_used", "leases", "locks", "page", "parent", "places", "serial")
 
-    def __init__(self, parent: Node | None, key: bytes | str, page: PageId, serial: int) -> None:
+    def __init__(self, parent: Node | None, key: bytes | str, page: PageId, serial: int, num_shelves: int) -> None:
         self.parent = parent
         self.key = key
         self.page = page
@@ -33,13 +33,17 @@ class Node:
         self.children: dict[bytes, Node] = {}
         self.leases = 0
         self.last_used = 0
+        self.places = [-1] * num_shelves
+        """By shelf: the node's page of a sliding kind or its checkpoint; -1: none."""
+        self.locks = [0] * num_shelves
 
 
 class PrefixTree:
     """Full pages by what they hold. It owns the pages of its nodes; whoever locks a node may read them."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, num_shelves: int = 0) -> None:
         self.page_size = page_size
+        self.num_shelves = num_shelves
         self.num_pages = 0
         self.num_unlocked = 0
         self._roots: dict[str, Node] = {}
@@ -87,8 +91,8 @@ class PrefixTree:
             self.num_unlocked += 1
         self._maybe_evictable(node)
 
-    def evict(self) -> PageId | None:
-        """Takes the page of the unlocked leaf that was given back longest ago; None if every page is locked."""
+    def evict(self) -> Node | None:
+        """Takes out the unlocked leaf that was given back longest ago; None if every page is locked."""
         while self._oldest:
             last_used, _, node = heapq.heappop(self._oldest)
             if not is_evictable(node) or node.last_used != last_used:
@@ -101,7 +105,7 @@ class PrefixTree:
             self.num_pages -= 1
             self.num_unlocked -= 1
             self._maybe_evictable(parent)
-            return node.page
+            return node
         return None
 
     def nodes(self) -> Iterator[Node]:
@@ -118,7 +122,7 @@ class PrefixTree:
 
     def _new_node(self, parent: Node | None, key: bytes | str, page: PageId) -> Node:
         self._serial += 1
-        return Node(parent, key, page, self._serial)
+        return Node(parent, key, page, self._serial, self.num_shelves)
 
     def _maybe_evictable(self, node: Node) -> None:
         """Lists an unlocked leaf for eviction, and drops a root with nothing below it (salts come and go)."""

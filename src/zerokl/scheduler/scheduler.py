@@ -3,7 +3,8 @@
 No choice made here can move a bit of an answer, so the policy is as plain as it can be:
 
 - Order is priority, then arrival. Decodes take one token each, prefills share what the budget leaves, cut anywhere.
-- A request is admitted when there are pages for all of its known tokens, so only decodes can run out of pages.
+- A request is admitted when there are pages for all of its known tokens, so only decodes can run out of pages. Pages
+  of sliding layers come and go with the window, so a prefill may find fewer than it wants: it is cut to what fits.
 - Out of pages: the last request in that order gives its pages back and queues again. Nobody takes from those before
   it, and a request that could not fit alone is refused at submit, so the first one always progresses.
 - With lag 1 a step is planned while the one before is in flight. Pages go back when no step in flight names them.
@@ -54,8 +55,8 @@ class Scheduler:
         self._departing: list[RequestState] = []
         """Neither waiting nor running: their pages come back with the commit of a step in flight."""
         self._in_flight: deque[tuple[int, list[Planned]]] = deque()
-        self._refused: tuple[RequestState, int] | None = None
-        """The last request that found no room, and the pages there were: it looks again when there are more."""
+        self._refused: tuple[RequestState, tuple[int, ...]] | None = None
+        """The last request that found no room, and how much there was of each kind: it looks again when one grows."""
         self._notices: list[Progress] = []
         self._arrivals = 0
         self._counters = Counters()
@@ -179,24 +180,35 @@ class Scheduler:
                 break
             if state.lease is None:
                 admitting = admitting and self._admit(state)
-            if state.lease:
-                planned.append(state.plan(min(state.num_ready, budget)))
+            if state.lease and not state.leaving and self._make_room(state):
+                planned.append(state.plan(self._reserve(state, min(state.num_ready, budget))))
                 budget -= len(planned[-1].segment.tokens)
         return planned
 
+    def _reserve(self, state: RequestState, count: int) -> int:
+        """Room for the next `count` tokens, or for as many as fit: one at least."""
+        assert state.lease is not None
+        count = min(count, state.lease.reach - state.planned)
+        if count < 1 or not state.lease.reserve(state.planned + count):
+            raise EngineError(f"room for {count} tokens was counted and isn't there: {self.cache.stats}")
+        return count
+
     def _admit(self, state: RequestState) -> bool:
         """Moves the head of the queue to the running, if there is room for its tokens."""
-        if self._refused and self._refused[0] is state and self.cache.room <= self._refused[1]:
+        if self._refused and self._refused[0] is state and not self._has_grown(self._refused[1]):
             return False
         first_time = state.cached_tokens is None
         if not state.admit(self.cache):
-            self._refused = state, self.cache.room
+            self._refused = state, self.cache.rooms
             return False
         self._waiting.remove(state)
         insort(self._running, state, key=_order)
         if first_time:
             self._counters.cached_tokens += state.cached_tokens or 0
         return True
+
+    def _has_grown(self, rooms: tuple[int, ...]) -> bool:
+        return any(now > then for now, then in zip(self.cache.rooms, rooms, strict=True))
 
     def _make_room(self, state: RequestState) -> bool:
         """A slot for the next token, taken from the last in order if need be. False: not before the next commit."""

@@ -123,6 +123,8 @@ class RequestState:
             logprobs=self.request.logprobs if draws or targets else None,
             history=self._history() if draws else None,
             mask=self.mask_source(self._outputs()) if draws and self.mask_source else None,
+            windows=self.lease.window_pages(),
+            state=self.lease.state_use(start, end),
         )
         planned = Planned(self, segment, is_decode=self.is_decoding, is_cut=end < known_end)
         self.planned = end
