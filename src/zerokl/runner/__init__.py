@@ -3,5 +3,6 @@
 from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.known_answers import known_answer_digest
 from zerokl.runner.kv import bytes_per_token, pages_that_fit
+from zerokl.runner.sizes import pool_bytes, pools_for
 
-__all__ = ["CpuRunner", "bytes_per_token", "known_answer_digest", "pages_that_fit"]
+__all__ = ["CpuRunner", "bytes_per_token", "known_answer_digest", "pages_that_fit", "pool_bytes", "pools_for"]
