@@ -80,16 +80,19 @@ class Config:
     page_size: int = option(64, "Token slots per cache page.", minimum=1, maximum=1024)
     max_total_tokens: int | None = option(None, "Token slots of the cache pool.", minimum=1)
     mem_fraction_static: float | None = option(
-        None, "Share of device memory for weights and cache.", minimum=0.05, maximum=0.99
+        None, "Share of device memory for weights and cache; default on the GPU: 0.85.", minimum=0.05, maximum=0.99
     )
     max_running_requests: int = option(256, "Requests in one step.", minimum=1)
     max_queued_requests: int = option(1024, "Requests waiting before a 429.", minimum=0, aliases=["--max-queued"])
-    chunked_prefill_size: int = option(512, "Token budget of one step.", minimum=1)
+    chunked_prefill_size: int | None = option(
+        None, "Token budget of one step; default: 512 on the CPU, 8192 on the GPU.", minimum=1
+    )
     disable_radix_cache: bool = option(False, "Never reuse a prefix.")
     threads: int | None = option(None, "CPU threads; default: all cores this process may use.", minimum=1)
     device: str = option("cpu", "Where the model runs.", choices=["cpu", "cuda"])
     disable_cuda_graph: bool = option(False, "Run decode steps eagerly (GPU).")
     disable_prefill_cuda_graph: bool = option(False, "Run prefill steps eagerly (GPU).")
+    cuda_graph_bs: str = option("", "Token buckets to capture, as 1,8,64; empty: all (GPU).")
 
     # Server
     host: str = option("127.0.0.1", "Address to listen on.")

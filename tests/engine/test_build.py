@@ -64,7 +64,7 @@ def test_with_a_run_folder_the_tokenizer_comes_from_there(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"device": "cuda"}, "--device cuda is not supported yet"),
+        ({"device": "cuda"}, "--device cuda"),
         ({"chat_template": "nowhere.jinja"}, "chat_template nowhere.jinja"),
         ({"tokenizer_path": "nowhere"}, "nowhere"),
         ({"context_length": 10**6}, "context-length"),

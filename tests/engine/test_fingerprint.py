@@ -25,6 +25,7 @@ OTHER_EVIDENCE = {
     "device_family": "sm90",
     "known_answers": "j",
     "tokenizer": "s",
+    "grammars": "0",
     "default_seed": 1,
     "sampling_defaults": {"temperature": 0.5},
 }
@@ -100,6 +101,7 @@ OTHER_VALUES = {
     "device": None,
     "disable_cuda_graph": True,
     "disable_prefill_cuda_graph": True,
+    "cuda_graph_bs": "1,8",
     "host": "0.0.0.0",
     "port": 1,
     "frontend": "python",
@@ -114,7 +116,7 @@ OTHER_VALUES = {
     "log_level": "debug",
     "test_clock": 1,
 }
-"""None: the value is what the test makes (a copy elsewhere), or there is only one as yet."""
+"""None: the value is what the test makes (a copy elsewhere), or it needs another machine (a GPU is another family)."""
 
 
 def test_no_other_option_moves_it(tiny, tmp_path):

@@ -111,6 +111,7 @@ TABLE = (
     mapped("--device", "device"),
     mapped("--disable-cuda-graph --disable-decode-cuda-graph", "disable_cuda_graph"),
     mapped("--disable-prefill-cuda-graph", "disable_prefill_cuda_graph"),
+    mapped("--cuda-graph-bs --cuda-graph-bs-decode", "cuda_graph_bs"),
     idle("--cuda-graph-* --disable-cuda-graph-padding --debug-cuda-graph --enable-cudagraph-gc", GRAPHS),
     idle("--disable-overlap-schedule --schedule-policy --schedule-conservativeness --max-prefill-tokens", "policy"),
     idle("--enable-mixed-chunk --num-continuous-decode-steps --enable-dynamic-chunking --prefill-*", "policy"),
@@ -180,7 +181,7 @@ TABLE = (
     ),
     idle("--enable-dynamic-batch-tokenizer --dynamic-batch-tokenizer-*", "one frontend process"),
     idle("--reasoning-parser --tool-call-parser", "no parsers yet: everything stays in content"),
-    idle("--grammar-backend --constrained-json-* --disable-outlines-disk-cache", "no structured output yet"),
+    idle("--grammar-backend --constrained-json-* --disable-outlines-disk-cache", "grammars are llguidance's"),
     idle("--file-storage-path --completion-template --hf-chat-template-name", "not used"),
     idle(
         "--enable-mfu-metrics --load-* --tokenizer-metrics-* --extra-metric-labels --gc-warning-*", "logs and metrics"

@@ -77,6 +77,8 @@ def _map(row: Row, flag: str, words: list[str], values: dict[str, Any]) -> None:
         values[row.field] = not words or words[0].lower() == "true"
     elif row.field == "chunked_prefill_size" and words == ["-1"]:
         log.info("%s -1 has no effect: chunks change no bit", flag)
+    elif row.field == "cuda_graph_bs":
+        values[row.field] = ",".join(words)
     elif kind.startswith("tuple"):
         values[row.field] = tuple(words)
     elif len(words) != 1:

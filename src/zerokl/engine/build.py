@@ -24,8 +24,7 @@ from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError, ConfigError
 from zerokl.ops import AnyMatrix, DeviceMatrix, Matrix
-from zerokl.ops.attention import CHUNK
-from zerokl.runner import CpuRunner, bytes_per_token, known_answer_digest, pages_that_fit
+from zerokl.runner.start import Started, check_device, start, tokens_per_step
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
 from zerokl.wire.messages import PROTOCOL, Hello, Sampling
@@ -59,14 +58,14 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
     checkpoint = checkpoints.open(hub.resolve(config.model, config.revision), load_format=config.load_format)
     tokenizer = Tokenizer.load(run_folder) if run_folder else Tokenizer(tokenizer_files(config, checkpoint))
     model = models.load(checkpoint, config)
-    num_pages = pages_that_fit(model, config)
-    runner = CpuRunner(model, num_pages, config.page_size)
-    cache = Cache(num_pages, config.page_size, not config.disable_radix_cache)
+    started = start(model, config)
+    runner, pools = started.runner, started.pools
+    cache = Cache(pools.num_pages, pools.page_size, not config.disable_radix_cache)
     limits = Limits(
         context_length=model.context_length,
         max_running_requests=config.max_running_requests,
         max_queued_requests=config.max_queued_requests,
-        chunked_prefill_size=config.chunked_prefill_size,
+        chunked_prefill_size=tokens_per_step(config),
     )
     served = Served(
         tokenizer=tokenizer,
@@ -76,8 +75,8 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
         default_seed=default_seed(config.random_seed),
         defaults=sampling_defaults(config, checkpoint.generation_config),
     )
-    log.info("built in %.2f s: %s, %d cache pages", time.monotonic() - began, model.architecture, num_pages)
-    hello = hello_of(config, checkpoint, model, served, tokenizer, num_pages)
+    log.info("built in %.2f s: %s, %d cache pages", time.monotonic() - began, model.architecture, pools.num_pages)
+    hello = hello_of(config, checkpoint, model, served, tokenizer, started)
     return Built(Engine(Scheduler(limits, cache, runner.lag), runner), served, tokenizer, hello)
 
 
@@ -91,7 +90,8 @@ def build_process(config: Config, run_folder: str | Path | None, socket: str | P
 
 def check_supported(config: Config) -> None:
     """Options that the config knows but this engine doesn't have yet. Better no server than one that ignores them."""
-    for name, only in (("device", "cpu"), ("logprobs_mode", "raw"), ("tp_leaves", 1)):
+    check_device(config)
+    for name, only in (("logprobs_mode", "raw"), ("tp_leaves", 1)):
         if getattr(config, name) != only:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} {getattr(config, name)} is not supported yet; only {only} is")
@@ -117,7 +117,7 @@ def hello_of(
     model: models.Model,
     served: Served,
     tokenizer: Tokenizer,
-    num_pages: int,
+    started: Started,
 ) -> Hello:
     matrices = list(matrices_of(model.weights))
     dtypes = tuple(sorted({matrix.dtype for matrix in matrices}))
@@ -125,23 +125,23 @@ def hello_of(
     evidence = Evidence(
         weights=checkpoint.digest,
         weight_dtypes=dtypes,
-        attention_chunk=CHUNK,
-        known_answers=known_answer_digest(),
+        **dataclasses.asdict(started.numerics),
         tokenizer=tokenizer.digest,
         default_seed=served.default_seed,
         sampling_defaults=defaults,
     )
-    pool_tokens = num_pages * config.page_size
+    pools = started.pools
+    pool_tokens = pools.num_pages * pools.page_size
     facts = {
         "model_type": checkpoint.config.get("model_type"),
         "architectures": checkpoint.config.get("architectures"),
         "dtype": ",".join(dtypes),
         "num_layers": model.num_layers,
         "weight_bytes": sum(matrix.nbytes for matrix in matrices),
-        "kv_bytes": pool_tokens * bytes_per_token(model),
+        "kv_bytes": started.kv_bytes,
         "device": config.device,
-        "isa": _native.isa(),
-        "threads": _native.threads(),
+        "chunked_prefill_size": tokens_per_step(config),
+        **started.facts,
         "fingerprint_of": dataclasses.asdict(evidence),
     }
     return Hello(

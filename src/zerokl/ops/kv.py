@@ -33,7 +33,7 @@ class Ragged:
     page_table: I32
     page_size: int
     work: Any = None
-    """On the GPU, where these are tensors: `ops.triton.work.Work`."""
+    """On the GPU, where these are tensors: `ops.work.Work`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -28,14 +28,23 @@ ROWS, EMBEDDING, HEADS, KV_HEADS, HEAD_SIZE, VOCABULARY, PAGE_SIZE = 5, 72, 4, 2
 @cache
 def known_answer_digest() -> str:
     """Hex sha256 of every operation's answers on this machine, for the fingerprint."""
-    return hashlib.sha256(json.dumps(known_answers(), sort_keys=True).encode()).hexdigest()
+    return digest_of(known_answers())
+
+
+def digest_of(answers: Mapping[str, str]) -> str:
+    """One digest of all."""
+    return hashlib.sha256(json.dumps(answers, sort_keys=True).encode()).hexdigest()
 
 
 @cache
 def verify_known_answers(family: str = "cpu") -> None:
     """Raise EngineError that names the operations whose bits aren't the committed ones."""
-    expected = json.loads(COMMITTED.read_text())[family]
-    found = known_answers()
+    compare_known_answers(known_answers(), family)
+
+
+def compare_known_answers(found: Mapping[str, str], family: str) -> None:
+    """Raise EngineError that names the operations whose bits aren't the committed ones of this device family."""
+    expected: Mapping[str, str] = json.loads(COMMITTED.read_text())[family]
     wrong = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
     if wrong:
         raise EngineError(

@@ -5,11 +5,11 @@ Importing this needs the extra `zerokl[cuda]`. Activations and weights are bfloa
 
 from zerokl.ops.triton.attention import attention
 from zerokl.ops.triton.embedding import embedding
-from zerokl.ops.triton.linear import gated_linear, linear
 from zerokl.ops.triton.matrix import pack, upload
 from zerokl.ops.triton.rms_norm import rms_norm
 from zerokl.ops.triton.rope import rope_table, rotate_and_store
 from zerokl.ops.triton.swiglu import swiglu
+from zerokl.ops.triton.ways import gated_linear, linear
 
 __all__ = [
     "attention",

@@ -18,8 +18,8 @@ import torch
 from zerokl.errors import EngineError
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.choices import LIBRARY, REFERENCE, Choices, Schedule, Shape, candidates
-from zerokl.ops.triton.linear import compute
 from zerokl.ops.triton.swiglu import swiglu
+from zerokl.ops.triton.ways import compute
 
 KINDS = ("cancelling", "gaussian", "wide", "subnormal")
 """Of inputs; starting uses the first, tests and benchmarks all."""
@@ -45,11 +45,13 @@ class Inputs:
     residual: Any
 
 
-def admit(choices: Choices, kinds: Iterable[Shape], buckets: Iterable[int], device: str) -> list[Verdict]:
+def admit(
+    choices: Choices, kinds: Iterable[Shape], buckets: Iterable[int], device: str, dtype: Any = torch.bfloat16
+) -> list[Verdict]:
     """Fill `choices` for every kind (a Shape of any number of rows) at every bucket. Returns what was compared."""
     verdicts = []
     for kind in sorted({shape._replace(rows=0) for shape in kinds}):
-        for verdict in compared(kind, sorted(buckets), device):
+        for verdict in compared(kind, sorted(buckets), device, dtype):
             verdicts.append(verdict)
             if not verdict.differing:
                 choices.admitted.setdefault(verdict.shape, verdict.way)
@@ -59,9 +61,11 @@ def admit(choices: Choices, kinds: Iterable[Shape], buckets: Iterable[int], devi
     return verdicts
 
 
-def compared(kind: Shape, buckets: list[int], device: str, inputs_kind: str = KINDS[0]) -> Iterator[Verdict]:
+def compared(
+    kind: Shape, buckets: list[int], device: str, dtype: Any = torch.bfloat16, inputs_kind: str = KINDS[0]
+) -> Iterator[Verdict]:
     """Each bucket's candidates, until one has the reference's bits."""
-    given = inputs(kind, buckets[-1], device, inputs_kind)
+    given = inputs(kind, buckets[-1], device, inputs_kind, dtype)
     expected = outcome(REFERENCE, kind, given, buckets[-1])
     for rows in buckets:
         shape = kind._replace(rows=rows)
@@ -77,13 +81,13 @@ def outcome(way: Schedule | str, kind: Shape, given: Inputs, rows: int) -> Any:
     """What the way gives for the first `rows` rows."""
     x = given.x[:rows]
     residual = None if given.residual is None else given.residual[:rows]
-    dtype = torch.float32 if kind.wide else torch.bfloat16
+    dtype = torch.float32 if kind.wide else x.dtype
     if kind.gated and way == LIBRARY:
         return swiglu(compute(way, x, given.w, empty(x, 2 * kind.columns), given.bias, None))
     return compute(way, x, given.w, empty(x, kind.columns, dtype), given.bias, residual, kind.gated)
 
 
-def inputs(kind: Shape, rows: int, device: str, how: str, seed: int = 0) -> Inputs:
+def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfloat16, seed: int = 0) -> Inputs:
     """Random operands of one kind."""
     generator = torch.Generator(device=device).manual_seed(seed)
     columns, depth = kind.columns * (2 if kind.gated else 1), kind.depth
@@ -91,18 +95,18 @@ def inputs(kind: Shape, rows: int, device: str, how: str, seed: int = 0) -> Inpu
     def normal(*shape: int) -> Any:
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
 
-    x, w = normal(rows, depth).bfloat16(), (normal(columns, depth) / 64).bfloat16()
+    x, w = normal(rows, depth).to(dtype), (normal(columns, depth) / 64).to(dtype)
     if how == "cancelling":
         half = depth // 2
         x[:, half : 2 * half] = x[:, :half]
         w[:, half : 2 * half] = -w[:, :half] * (1 + 2.0**-6)
     elif how == "wide":
-        x = (x.float() * torch.exp2(normal(rows, depth) * 8).clamp(2.0**-40, 2.0**40)).bfloat16()
-        w = (w.float() * torch.exp2(normal(columns, depth) * 8).clamp(2.0**-40, 2.0**40)).bfloat16()
+        x = (x.float() * torch.exp2(normal(rows, depth) * 8).clamp(2.0**-40, 2.0**40)).to(dtype)
+        w = (w.float() * torch.exp2(normal(columns, depth) * 8).clamp(2.0**-40, 2.0**40)).to(dtype)
     elif how == "subnormal":
-        x, w = (x.float() * 2.0**-70).bfloat16(), (w.float() * 2.0**-62).bfloat16()
+        x, w = (x.float() * 2.0**-70).to(dtype), (w.float() * 2.0**-62).to(dtype)
     bias = normal(columns) if kind.biased else None
-    residual = (normal(rows, columns) * 2.0**-9).bfloat16() if kind.added else None
+    residual = (normal(rows, columns) * 2.0**-9).to(dtype) if kind.added else None
     return Inputs(x, w, bias, residual)
 
 

@@ -27,7 +27,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from zerokl.ops.triton.numbers import EXACT, INTERPRETED, fold64
-from zerokl.ops.triton.work import ITEM, SHORT_ROWS
+from zerokl.ops.work import CHUNK, ITEM, SHORT_ROWS
 
 BLOCK = tl.constexpr(64)
 """Keys per block, and slots per page."""
@@ -68,22 +68,26 @@ def block_of_keys(
 def chunk_of_keys(
     q, pool_k, pool_v, pages, key_head, start, stop, first_position, last_position, positions, scale,
     K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr,
-    WARPS: tl.constexpr,
+    WARPS: tl.constexpr, PAGES: tl.constexpr,
 ):  # fmt: skip
     """(m, l, O) of keys start .. stop - 1, a chunk's or the part of it that is there. All rows see what lies before
     `first_position`; blocks there need no mask."""
+    # A chunk's page numbers at once: a load of each inside the loop would stand before the bulk copies in the pipeline.
+    place = tl.arange(0, PAGES)
+    first_page = start // BLOCK
+    numbers = tl.load(pages + first_page + place, mask=(first_page + place) * BLOCK < stop, other=0)
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, D], tl.float32)
     clear = tl.minimum(stop, (first_position + 1) // BLOCK * BLOCK)
     for key in tl.range(start, clear, BLOCK):
-        page = tl.load(pages + key // BLOCK)
+        page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
             peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
             K, D, ROWS, False, BULK, REGISTERS, WARPS,
         )  # fmt: skip
     for key in tl.range(tl.maximum(clear, start), stop, BLOCK):
-        page = tl.load(pages + key // BLOCK)
+        page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
             peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
             K, D, ROWS, True, BULK, REGISTERS, WARPS,
@@ -137,7 +141,7 @@ def long_tiles(
         stop = tl.minimum(chunk_start + CHUNK, last_position + 1)
         chunk_peak, chunk_total, chunk_out = chunk_of_keys(
             queries, pool_k, pool_v, pages, key_head, chunk_start, stop, first_position, last_position, start + token,
-            scale, K, D, ROWS, BULK, REGISTERS, 1,
+            scale, K, D, ROWS, BULK, REGISTERS, 1, CHUNK // BLOCK,
         )  # fmt: skip
         peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
     tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
@@ -167,7 +171,7 @@ def short_tiles(
         stop = tl.minimum((chunk + 1) * CHUNK, last_position + 1)
         peak, total, out = chunk_of_keys(
             queries, pool_k, pool_v, pages, key_head, chunk * CHUNK, stop, start, last_position, start + token, scale,
-            K, D, ROWS, BULK, REGISTERS, WARPS,
+            K, D, ROWS, BULK, REGISTERS, WARPS, CHUNK // BLOCK,
         )  # fmt: skip
         if num_chunks == 1:
             tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
@@ -206,8 +210,6 @@ def merge_chunks(
     tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=(token < num_tokens)[:, None])
 
 
-CHUNK = 512
-"""Frozen, and part of the fingerprint: where a long context is cut. `docs/log.md` has what it costs and saves."""
 LONG_ROWS = 64
 BULK = not INTERPRETED
 TILES = {"long": {"num_warps": 4, "num_stages": 3}, "short": {"num_warps": 4, "num_stages": 3}}

@@ -7,23 +7,11 @@ The table is measured (docs/log.md); for other shapes the rule below picks by th
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-BUCKETS = (
-    *(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024),
-    *(1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192),
-)
-"""Numbers of rows that a step is padded to. Free: they change which kernel runs, so no bit."""
-
 LIBRARY_FROM = 64
 """More rows than this are the library's: below, it is far too slow without split-K."""
-
-
-def bucket_of(rows: int, buckets: tuple[int, ...] = BUCKETS) -> int:
-    """The smallest bucket that holds so many rows."""
-    return buckets[bisect.bisect_left(buckets, rows)]
 
 
 class Schedule(NamedTuple):

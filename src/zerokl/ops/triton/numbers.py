@@ -103,12 +103,16 @@ def gumbel(word):
 
 
 @triton.jit
+def halves(x, rows: tl.constexpr, half: tl.constexpr):
+    """[rows, 2 half] -> [rows, half]: each number of the first half plus its partner of the second."""
+    low, high = tl.split(x.reshape([rows, 2, half]).permute(0, 2, 1))
+    return low + high
+
+
+@triton.jit
 def fold16(x, rows: tl.constexpr):
     """[rows, 16] -> [rows]: (i, i+8), (i, i+4), (i, i+2), (0, 1), the CPU's tree, whatever the layout."""
-    for width in tl.static_range(4):
-        half: tl.constexpr = 8 >> width
-        low, high = tl.split(x.reshape([rows, 2, half]).permute(0, 2, 1))
-        x = low + high
+    x = halves(halves(halves(halves(x, rows, 8), rows, 4), rows, 2), rows, 1)
     return x.reshape([rows])
 
 
@@ -122,13 +126,15 @@ def fold64(p, rows: tl.constexpr, registers: tl.constexpr, warps: tl.constexpr):
     numbers; admission compares the layouts in use, bit for bit. registers = 6 says all of it explicitly.
     """
     even, odd = tl.split(p.reshape([rows, 32, 2]))
-    x = even + odd
-    for fold in tl.static_range(registers - 1):
-        half: tl.constexpr = 16 >> fold
-        low, high = tl.split(x.reshape([rows, 2, half]).permute(0, 2, 1))
-        x = low + high
+    x = halves(even + odd, rows, 16)
+    if registers >= 3:
+        x = halves(x, rows, 8)
+    if registers >= 4:
+        x = halves(x, rows, 4)
     if registers == 6:
-        return x.reshape([rows])
-    if warps > 1:
-        x = tl.sum(x.reshape([rows, warps, 4]), 1)
-    return tl.sum(x.reshape([rows, 4]), 1)
+        x = halves(halves(x, rows, 2), rows, 1).reshape([rows])
+    else:
+        if warps > 1:
+            x = tl.sum(x.reshape([rows, warps, 4]), 1)
+        x = tl.sum(x.reshape([rows, 4]), 1)
+    return x

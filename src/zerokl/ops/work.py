@@ -22,6 +22,9 @@ ITEM = 8
 SHORT_ROWS = 16
 """Packed rows of a short tile: the matrix unit's least."""
 
+CHUNK = 512
+"""Keys per chunk on the GPU: frozen, and part of the fingerprint. `docs/log.md` has what it costs and saves."""
+
 I32 = NDArray[np.int32]
 
 

@@ -1,0 +1,284 @@
+"""The GPU runner: a plan as one buffer of integers, a graph for the model, a graph for the logits, results later.
+
+    host      pack n+1 ──▶ copy ─▶ launch ──▶ (scheduler commits n) ...
+    device    ... step n ............│ copy n+1 │ model n+1 │ rows, logits, draw n+1 │ results n+1 ─▶ pinned memory
+                        drawn ids ───┴────────────▲ a token that is pending in plan n+1 is read here
+
+Everything runs on one stream in the order of submission, so a step sees what earlier ones wrote and nothing waits for
+the host. The host's buffers take turns, each guarded by the event of its last copy.
+
+Draws with a temperature alone happen on the device. Other draws (penalties, biases, masks, top-k, top-p, min-p) are
+made by the CPU's operation on the copied float32 rows: the same function of the logits, so the same bits, but that
+step's tokens are waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+
+from zerokl import ops
+from zerokl.errors import EngineError, UnsupportedModel
+from zerokl.models import Model
+from zerokl.ops.triton import sample
+from zerokl.ops.triton.admit import Verdict, admit
+from zerokl.ops.triton.attention import LONG_ROWS
+from zerokl.ops.triton.embedding import resolve
+from zerokl.ops.triton.ways import CHOICES, forbid_split_k
+from zerokl.ops.work import CHUNK, SHORT_ROWS, Work
+from zerokl.runner.buckets import (
+    MAX_PARTS,
+    MAX_ROWS,
+    PAGE_SIZE,
+    ROW_BUCKETS,
+    TOKEN_BUCKETS,
+    Capacity,
+    Layout,
+    bucket_of,
+    buckets_up_to,
+)
+from zerokl.runner.columns import Columns, logprobs_of, score_runs, to_host
+from zerokl.runner.draws import HEAD_COLUMNS, head_rows, is_plain
+from zerokl.runner.graphs import Graphs
+from zerokl.runner.packing import Packed, pack_step, rehearsal, views_of
+from zerokl.runner.wanted import Wanted, assembled, wanted_rows
+from zerokl.types import Logprobs, RequestId, Segment, SegmentResult, StepPlan, StepResult
+
+BUFFERS = 3
+"""Of the host: one being written, one being copied, one to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the operator may choose; none of it moves a bit."""
+
+    max_tokens: int = 8192
+    max_segments: int = 256
+    decode_graphs: bool = True
+    prefill_graphs: bool = True
+    graph_tokens: tuple[int, ...] = TOKEN_BUCKETS
+    """Buckets to capture."""
+
+
+@dataclass(slots=True)
+class PendingStep:
+    """A step on the device. `result` waits for it."""
+
+    step: int
+    num_segments: int
+    wanted: Wanted | None = None
+    drawn: Any = None
+    columns: list[Columns] = field(default_factory=list)
+    done: Any = None
+
+    def result(self) -> StepResult:
+        """Raises EngineError if a row had no next token or no logprob."""
+        if self.wanted is None:
+            return StepResult(self.step, (SegmentResult(),) * self.num_segments)
+        self.done.synchronize()
+        tokens = self.drawn.tolist() if self.drawn is not None else []
+        found = [Logprobs() for _ in self.wanted.runs]
+        for columns in self.columns:
+            found[columns.run] = found[columns.run].joined(logprobs_of(columns))
+        if min(tokens, default=0) < 0:
+            raise EngineError(f"step {self.step}: logits hold a NaN, a +inf or nothing but -inf")
+        return StepResult(self.step, tuple(assembled(self.wanted, tokens, found, self.num_segments)))
+
+
+class CudaRunner:
+    """Runs plans on one GPU, and owns the KV pools. A `types.StepRunner`."""
+
+    lag = 1
+    device = "cuda"
+
+    def __init__(self, model: Model, num_pages: int, options: Options, *, fill: float | None = None) -> None:
+        """`fill`: what unwritten slots hold (tests: NaN).
+
+        Raises EngineError if no admitted kernel, or a captured graph, gives the reference bits.
+        """
+        forbid_split_k()
+        self.model, self.num_pages, self.page_size, self.options = model, num_pages, PAGE_SIZE, options
+        self.dtype = next(iter(model.weights.matrices())).values.dtype  # type: ignore[union-attr]
+        self.stream = torch.cuda.Stream()
+        if model.declares_memory:
+            raise UnsupportedModel(f"{model.architecture}: the GPU runs plain full attention only, so far")
+        num_heads = model.config.axes["H"]
+        self.capacity = Capacity(
+            max_tokens=options.max_tokens,
+            max_segments=options.max_segments,
+            table_width=-(-model.context_length // PAGE_SIZE),
+            group=num_heads // model.num_kv_heads,
+            chunk=CHUNK,
+            tile_rows=LONG_ROWS,
+        )
+        self.buckets = buckets_up_to(options.max_tokens, TOKEN_BUCKETS)
+        with torch.cuda.stream(self.stream):
+            self._allocate(fill)
+            self.verdicts = self._admit()
+        self.graphs = Graphs(self.stream)
+        self._capture()
+
+    def submit(self, plan: StepPlan) -> PendingStep:
+        """Queue the plan's work; returns at once unless a draw needs the host."""
+        if not plan.segments:
+            return PendingStep(plan.step, 0)
+        with torch.cuda.stream(self.stream):
+            hidden, packed = self._run_model(plan.segments)
+            wanted = wanted_rows(plan.segments, packed.row_starts)
+            self.places.clear()
+            self.places.update((plan.segments[i].request_id, place) for place, i in enumerate(wanted.drawing))
+            pending = PendingStep(plan.step, len(plan.segments))
+            if len(wanted.rows):
+                self._answer(hidden, wanted, pending)
+            return pending
+
+    # ---- the model
+
+    def _run_model(self, segments: Sequence[Segment]) -> tuple[Any, Packed]:
+        host = self._next_buffer()
+        packed = pack_step(segments, self.places, self.capacity, host.numpy())
+        self.inputs[: packed.used].copy_(host[: packed.used], non_blocking=True)
+        self._mark_copied()
+        hidden = self.graphs.run((packed.layout, "model"), lambda: self._model(packed.layout))[0]
+        return hidden, packed
+
+    def _model(self, layout: Layout) -> tuple[Any]:
+        """Hidden rows of the step that lies in the input buffer."""
+        views = views_of(layout, self.inputs)
+        work = Work(
+            counts=views["counts"],
+            long=views["long"],
+            short=views["short"],
+            merges=views["merges"],
+            parts=self.parts,
+            long_grid=layout.long_items,
+            short_grid=layout.short_programs,
+            merge_grid=layout.segments,
+        )
+        ragged = ops.Ragged(views["positions"], views["slots"], None, views["page_table"], PAGE_SIZE, work)  # type: ignore[arg-type]
+        layers = [ops.LayerKV(k, v, ragged) for k, v in zip(self.keys, self.values, strict=True)]
+        return (self.model.forward(resolve(views["tokens"], self.drawn), ragged, layers),)
+
+    # ---- logits, draws, logprobs
+
+    def _answer(self, hidden: Any, wanted: Wanted, pending: PendingStep) -> None:
+        rows = torch.from_numpy(head_rows(wanted)).pin_memory().to(self.device, non_blocking=True)
+        num_draws, total = len(wanted.draws), len(wanted.rows)
+        for first in range(0, total, MAX_ROWS):
+            last = min(first + MAX_ROWS, total)
+            logits, drawn = self._head(hidden, rows[first:last])
+            targets = rows[first:last, 1]
+            if first < num_draws:
+                stop = min(last, num_draws)
+                self._place_draws(logits, drawn, wanted.draws[first:stop], first)
+                targets = torch.cat((self.drawn[first:stop], targets[stop - first :]))
+            pending.columns += score_runs(wanted, first, last, logits, targets)
+        pending.wanted = wanted
+        pending.drawn = to_host(self.drawn[:num_draws]) if num_draws else None
+        pending.done = torch.cuda.Event()
+        pending.done.record(self.stream)
+
+    def _head(self, hidden: Any, rows: Any) -> tuple[Any, Any]:
+        """(logits, drawn ids) of up to MAX_ROWS rows."""
+        bucket = bucket_of(len(rows), ROW_BUCKETS)
+        self.head_rows[: len(rows)].copy_(rows)
+        torch.index_select(hidden, 0, self.head_rows[:bucket, 0], out=self.head_x[:bucket])
+        logits, drawn = self.graphs.run((bucket, "head"), lambda: self._head_of(bucket))
+        return logits[: len(rows)], drawn[: len(rows)]
+
+    def _head_of(self, bucket: int) -> tuple[Any, Any]:
+        logits = self.model.logits(self.head_x[:bucket])
+        rows = self.head_rows[:bucket]
+        temperatures = rows[:, 2].contiguous().view(torch.float32)
+        return logits, sample.sample(logits, temperatures, rows[:, 3:].contiguous())
+
+    def _place_draws(self, logits: Any, drawn: Any, draws: Sequence[ops.Draw], first: int) -> None:
+        """Leave the drawn ids where results and the next step look for them."""
+        self.drawn[first : first + len(draws)].copy_(drawn[: len(draws)])
+        on_host = [place for place, draw in enumerate(draws) if not is_plain(draw)]
+        if on_host:
+            places = torch.tensor(on_host, device=self.device)
+            ids = ops.sample(logits[places].cpu().numpy(), [draws[place] for place in on_host])
+            self.drawn[first + places] = torch.from_numpy(ids).to(self.device)
+
+    # ---- buffers
+
+    def _allocate(self, fill: float | None) -> None:
+        model, largest = self.model, self.capacity.layout(self.buckets[-1], False)
+        pool = (self.num_pages, model.num_kv_heads, PAGE_SIZE, model.head_size)
+        both = [torch.empty(pool, dtype=self.dtype, device=self.device) for _ in range(2 * model.num_layers)]
+        self.keys, self.values = both[::2], both[1::2]
+        if fill is not None:
+            for tensor in both:
+                tensor.fill_(fill)
+        short = self.capacity.layout(bucket_of(self.capacity.max_segments, TOKEN_BUCKETS), True)
+        size = max(largest.size, short.size)
+        self.inputs = torch.zeros(size, dtype=torch.int32, device=self.device)
+        self.hosts = [torch.zeros(size, dtype=torch.int32).pin_memory() for _ in range(BUFFERS)]
+        self.copied = [torch.cuda.Event() for _ in range(BUFFERS)]
+        self.turns = count()
+        self.turn = 0
+        parts = (MAX_PARTS, model.num_kv_heads, SHORT_ROWS)
+        self.parts = tuple(
+            torch.empty(shape, dtype=torch.float32, device=self.device)
+            for shape in (parts, parts, (*parts, model.head_size))
+        )
+        self.head_rows = torch.zeros((MAX_ROWS, HEAD_COLUMNS), dtype=torch.int32, device=self.device)
+        width = model.config.axes["E"]
+        self.head_x = torch.zeros((MAX_ROWS, width), dtype=self.dtype, device=self.device)
+        self.drawn = torch.zeros(self.capacity.max_segments + MAX_ROWS, dtype=torch.int32, device=self.device)
+        self.places: dict[RequestId, int] = {}
+        """Where `drawn` has the token of each request that the last step drew for."""
+
+    def _next_buffer(self) -> Any:
+        """A host buffer that no copy is reading."""
+        self.turn = next(self.turns) % BUFFERS
+        self.copied[self.turn].synchronize()
+        return self.hosts[self.turn]
+
+    def _mark_copied(self) -> None:
+        self.copied[self.turn].record(self.stream)
+
+    # ---- start
+
+    def _admit(self) -> list[Verdict]:
+        """Compare every kernel choice of this model, at every bucket, with the reference schedule."""
+        CHOICES.admitted.clear()
+        CHOICES.seen.clear()
+        self._rehearse(1, True)
+        self._model(self.capacity.layout(1, True))
+        self._head_of(1)
+        kinds = {shape._replace(rows=0) for shape in CHOICES.seen}
+        body = admit(CHOICES, (kind for kind in kinds if not kind.wide), self.buckets, self.device, self.dtype)
+        return body + admit(CHOICES, (kind for kind in kinds if kind.wide), ROW_BUCKETS, self.device, self.dtype)
+
+    def _rehearse(self, tokens: int, is_short: bool) -> Layout | None:
+        """Put a made-up step of the bucket into the input buffer; None if no step can be so large."""
+        segments = rehearsal(tokens, self.capacity, self.num_pages, self.model.context_length, is_short)
+        if segments is None:
+            return None
+        host = self._next_buffer()
+        packed = pack_step(segments, {}, self.capacity, host.numpy())
+        self.inputs[: packed.used].copy_(host[: packed.used], non_blocking=True)
+        self._mark_copied()
+        return packed.layout
+
+    def _capture(self) -> None:
+        """Graphs of every bucket that was asked for, the largest first, so that the others fit into its memory."""
+        options, wanted = self.options, set(self.options.graph_tokens)
+        short = buckets_up_to(options.max_segments, TOKEN_BUCKETS)
+        with torch.cuda.stream(self.stream):
+            for is_short, buckets in ((False, self.buckets), (True, short)):
+                if options.decode_graphs if is_short else options.prefill_graphs:
+                    for tokens in reversed(buckets):
+                        layout = self._rehearse(tokens, is_short) if tokens in wanted else None
+                        if layout is not None:
+                            self.graphs.capture((layout, "model"), partial(self._model, layout))
+            if options.decode_graphs or options.prefill_graphs:
+                for bucket in reversed(ROW_BUCKETS):
+                    self.graphs.capture((bucket, "head"), partial(self._head_of, bucket))

@@ -1,0 +1,118 @@
+"""The GPU's known answers: the bits of a fixed small run of every kernel, by the same rule as the CPU's.
+
+A compiler or a driver that rounds otherwise is a start-up error that names the operation. Attention runs both ways, as
+a long tile and in chunks, and both must be there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from zerokl import ops
+from zerokl.ops import triton
+from zerokl.ops.triton import sample, score
+from zerokl.ops.triton.attention import LONG_ROWS
+from zerokl.ops.work import CHUNK, SHORT_ROWS, Work, work_lists
+from zerokl.runner.known_answers import numbers
+
+ROWS, DEPTH, HEADS, KV_HEADS, HEAD_SIZE, VOCABULARY = 5, 192, 4, 2, 64, 2100
+KEYS = 600
+"""Two chunks."""
+
+
+@cache
+def known_answers(device: str = "cuda") -> dict[str, str]:
+    """{operation: hex sha256 of the bytes that it gives for fixed inputs}."""
+    digests: dict[str, str] = {}
+    for name, tensors in run_every_operation(device):
+        for tensor in tensors:
+            data = tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+            digests[name] = hashlib.sha256(digests.get(name, "").encode() + data).hexdigest()
+    return digests
+
+
+def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
+    """(name, outputs) of one small call of each operation, or of each of its ways."""
+
+    def wide(seed: int, *shape: int) -> Any:
+        return torch.from_numpy(numbers(seed, *shape)).to(device)
+
+    def narrow(seed: int, *shape: int) -> Any:
+        return wide(seed, *shape).to(torch.bfloat16)
+
+    x, weight = narrow(1, ROWS, DEPTH), ops.DeviceMatrix(narrow(2, 2 * DEPTH, DEPTH))
+    residual = narrow(3, ROWS, 2 * DEPTH)
+    yield (
+        "linear",
+        [
+            triton.linear(x, weight, None, None, True),
+            triton.linear(x, weight, wide(4, 2 * DEPTH), residual, False),
+            triton.gated_linear(x * 16, weight, None),
+        ],
+    )
+    yield "embedding", [triton.embedding(weight, torch.tensor([0, 17, 95], dtype=torch.int32, device=device))]
+    yield "rms_norm", [triton.rms_norm(x, wide(5, DEPTH), 1e-5)]
+    yield "swiglu", [triton.swiglu(narrow(6, ROWS, 2 * DEPTH) * 16)]
+    positions = torch.tensor([0, 1, 600, 601, 70000], dtype=torch.int32, device=device)
+    frequencies = np.array([10000.0 ** (-i / 32) for i in range(32)]).astype(np.float32).astype(np.float64)
+    yield "rope_table", list(triton.rope_table(positions, frequencies, 1.0))
+    yield "attention", attention_answers(device, narrow)
+    logits = wide(7, ROWS, VOCABULARY) * 30
+    sums = score.log_sum(logits)
+    top_ids = score.top(logits, 3)
+    yield "score", [sums, top_ids, score.logprobs_of(logits, sums, top_ids)]
+    temperatures = torch.tensor([0.0, 0.7, 1.0, 1.0, 2.0], device=device)
+    words = torch.arange(4 * ROWS, dtype=torch.int32, device=device).reshape(ROWS, 4)
+    yield "sample", [sample.sample(logits, temperatures, words)]
+
+
+def attention_answers(device: str, narrow: Any) -> list[Any]:
+    """600 keys written through `rotate_and_store`; their last 5 tokens in a long tile, then one by one in chunks."""
+    num_pages = -(-KEYS // 64)
+    pools = [torch.zeros((num_pages, KV_HEADS, 64, HEAD_SIZE), dtype=torch.bfloat16, device=device) for _ in range(2)]
+    table = torch.arange(num_pages, dtype=torch.int32, device=device)[None].contiguous()
+    slots = torch.arange(KEYS, dtype=torch.int32, device=device)
+    written = ops.Ragged(slots, slots, None, table, 64)  # type: ignore[arg-type]
+    turns = triton.rope_table(
+        slots, np.array([0.5 ** (i / 4) for i in range(32)]).astype(np.float32).astype(float), 1.0
+    )
+    qkv = narrow(8, KEYS, (HEADS + 2 * KV_HEADS) * HEAD_SIZE) * 4
+    norm = torch.ones(HEAD_SIZE, device=device) * 1.5
+    q = triton.rotate_and_store(qkv, ops.LayerKV(pools[0], pools[1], written), turns, HEADS, norm, norm, 1e-6)[
+        -ROWS:
+    ].contiguous()
+    answers = list(pools)
+    for count, rows in ((1, ROWS), (ROWS, 1)):
+        starts = np.array([KEYS - ROWS + i for i in range(count)], np.int32)
+        counts = np.full(count, rows, np.int32)
+        work = work_of(starts, counts, 0 if count == 1 else 64, device)
+        seen = ops.Ragged(slots, slots, None, table.repeat(count, 1), 64, work)  # type: ignore[arg-type]
+        answers.append(triton.attention(q, ops.LayerKV(pools[0], pools[1], seen), HEAD_SIZE**-0.5))
+    return answers
+
+
+def work_of(starts: Any, counts: Any, max_parts: int, device: str) -> Work:
+    """The work of some segments, on the device, with no room to spare."""
+    row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG_ROWS, max_parts)
+    sizes = np.zeros(12, np.int32)
+    sizes[::4] = len(lists.long), len(lists.short), len(lists.merges)
+    parts = (max(1, len(lists.short)), KV_HEADS, SHORT_ROWS)
+    on_device = [torch.from_numpy(array).to(device) for array in (sizes, lists.long, lists.short, lists.merges)]
+    scratch = [torch.empty(shape, device=device) for shape in (parts, parts, (*parts, HEAD_SIZE))]
+    return Work(
+        counts=on_device[0],
+        long=on_device[1],
+        short=on_device[2],
+        merges=on_device[3],
+        parts=(scratch[0], scratch[1], scratch[2]),
+        long_grid=len(lists.long),
+        short_grid=len(lists.short),
+        merge_grid=max(1, len(lists.merges)),
+    )

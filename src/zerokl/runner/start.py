@@ -1,0 +1,81 @@
+"""A runner for the config's device, and what the fingerprint and /server_info say of it."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerokl import _native
+from zerokl.config import Config
+from zerokl.errors import ConfigError
+from zerokl.models import Model
+from zerokl.ops.attention import CHUNK
+from zerokl.runner.cpu import CpuRunner
+from zerokl.runner.known_answers import known_answer_digest
+from zerokl.runner.kv import bytes_per_token, pages_that_fit
+from zerokl.types import Pools, StepRunner
+
+TOKENS_PER_STEP = {"cpu": 512, "cuda": 8192}
+"""Token budget where the config names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What of a device can move a bit: its part of the fingerprint."""
+
+    attention_chunk: int
+    known_answers: str
+    activation_dtype: str = "float32"
+    kv_dtype: str = "float32"
+    device_family: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    runner: StepRunner
+    pools: Pools
+    kv_bytes: int
+    numerics: Numerics
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def start(model: Model, config: Config) -> Started:
+    """A runner with its pool. Raises ConfigError, UnsupportedModel, and EngineError for other than the known bits."""
+    return start_on_gpu(model, config) if config.device == "cuda" else start_on_cpu(model, config)
+
+
+def start_on_cpu(model: Model, config: Config) -> Started:
+    num_pages = pages_that_fit(model, config)
+    return Started(
+        CpuRunner(model, num_pages, config.page_size),
+        Pools(num_pages, config.page_size),
+        num_pages * config.page_size * bytes_per_token(model),
+        Numerics(CHUNK, known_answer_digest()),
+        {"isa": _native.isa(), "threads": _native.threads()},
+    )
+
+
+def start_on_gpu(model: Model, config: Config) -> Started:
+    from zerokl.ops.work import CHUNK as KEYS_PER_CHUNK
+    from zerokl.runner import cuda_start
+
+    runner = cuda_start.start(model, config, tokens_per_step(config))
+    numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", "bfloat16", cuda_start.FAMILY)
+    kv_bytes = runner.num_pages * cuda_start.bytes_per_page(model)
+    return Started(runner, Pools(runner.num_pages, runner.page_size), kv_bytes, numerics, cuda_start.facts(runner))
+
+
+def tokens_per_step(config: Config) -> int:
+    """The token budget of one step."""
+    return config.chunked_prefill_size or TOKENS_PER_STEP[config.device]
+
+
+def check_device(config: Config) -> None:
+    """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
+    if config.device == "cuda":
+        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
+            raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
+        from zerokl.runner import cuda_start
+
+        cuda_start.check(config)

@@ -1,0 +1,74 @@
+"""Kernels without a GPU: Triton's interpreter runs them as numpy programs, and the runner finds a device that is none.
+
+Activations are float32 there, because numpy has no bfloat16. Two of the interpreter's operations are replaced, since
+it computes them with other roundings than the contract's: `tl.fma`, which has one rounding, and `tl.dot`, which here
+walks k in order. What is left out: speed, races, memory order, and what a compiler does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import torch
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from zerokl.ops.reference_numbers import fma
+from zerokl.ops.triton import choices, ways
+from zerokl.runner import columns, cuda, graphs
+
+
+def install() -> None:
+    InterpreterBuilder.create_fma = true_fma
+    InterpreterBuilder.create_dot = chain_dot
+    ways.library = chained
+    ways.forbid_split_k = cuda.forbid_split_k = lambda: None
+    cuda.CudaRunner.device = "cpu"
+    graphs.Graphs.capture = capture
+    cuda.to_host = columns.to_host = torch.clone
+    torch.Tensor.pin_memory = lambda tensor: tensor
+    torch.cuda.Stream = torch.cuda.Event = Nothing
+    torch.cuda.stream = contextlib.nullcontext
+    torch.cuda.empty_cache = lambda: None
+
+
+def true_fma(builder: Any, x: Any, y: Any, z: Any) -> TensorHandle:
+    shape = np.broadcast(x.data, y.data, z.data).shape
+    return TensorHandle(np.asarray(fma(x.data, y.data, z.data), np.float32).reshape(shape), x.dtype)
+
+
+def chain_dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> TensorHandle:
+    left, right, total = a.data.astype(np.float32), b.data.astype(np.float32), d.data.copy()
+    for k in range(left.shape[1]):
+        total = total + left[:, k, None] * right[None, k]
+    return TensorHandle(total.astype(d.data.dtype), d.dtype.scalar)
+
+
+def chained(x: Any, w: Any, y: Any, residual: Any) -> Any:
+    """What the library is admitted for: the reference schedule's bits."""
+    return ways.run_chain(x, w, y, choices.REFERENCE, None, residual)
+
+
+class Nothing:
+    """A stream or an event where everything happens at once."""
+
+    def synchronize(self) -> None: ...
+    def record(self, stream: Any = None) -> None: ...
+
+
+class Again:
+    """A graph that runs its function again and puts what comes out where it came out at capture."""
+
+    def __init__(self, run: Any, outputs: Any) -> None:
+        self.run, self.outputs = run, outputs
+
+    def replay(self) -> None:
+        for place, output in zip(self.outputs, self.run(), strict=True):
+            place.copy_(output)
+
+
+def capture(own: graphs.Graphs, key: Any, run: Any) -> bool:
+    outputs = run()
+    own.captured[key] = Again(run, outputs), outputs
+    return True
