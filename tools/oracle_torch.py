@@ -27,18 +27,42 @@ def main(folder: str, questions_path: str, answers_path: str) -> None:
     transformers.utils.logging.set_verbosity_error()
     warnings.filterwarnings("ignore", category=FutureWarning)
     questions = json.loads(Path(questions_path).read_text(encoding="utf-8"))
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = load(folder)
     answers = {}
     for i, question in enumerate(questions):
         answers |= {f"{i}/{name}32": value for name, value in answer(model, question).items()}
     with everything_in_float64():
         model = model.double()
-        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+        remake_rotations(model)
         for i, question in enumerate(questions):
             answers |= {f"{i}/{name}64": value for name, value in answer(model, question).items()}
             if answers[f"{i}/float64"].dtype != np.float64:
                 raise SystemExit("the float64 model computed in another type")
     np.savez(answers_path, provenance=json.dumps(provenance()), **answers)
+
+
+def load(folder: str) -> torch.nn.Module:
+    """The checkpoint's model, every parameter of which is from the checkpoint."""
+    architecture = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    model, report = getattr(transformers, architecture).from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        output_loading_info=True,
+    )
+    wrong = {key: report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if report.get(key)}
+    if wrong:
+        raise SystemExit(f"{folder}: {wrong}")
+    return model.eval()
+
+
+def remake_rotations(model: torch.nn.Module) -> None:
+    """Rotary frequencies anew: they were computed in float32 when the model was made."""
+    for name, module in list(model.named_modules()):
+        if any(buffer.endswith("inv_freq") for buffer, _ in module.named_buffers(recurse=False)):
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, type(module)(module.config))
 
 
 def answer(model: torch.nn.Module, question: dict) -> dict[str, np.ndarray]:
@@ -48,13 +72,12 @@ def answer(model: torch.nn.Module, question: dict) -> dict[str, np.ndarray]:
 
 
 def greedy(model: torch.nn.Module, tokens: list[int], count: int) -> np.ndarray:
-    """The likeliest next token, `count` times; what ends a text is not looked at."""
-    given, cache, found = torch.tensor([tokens]), None, []
+    """The likeliest next token, `count` times, each from the whole text; what ends a text is not looked at."""
+    tokens = list(tokens)
+    start = len(tokens)
     for _ in range(count):
-        output = model(given, past_key_values=cache, use_cache=True)
-        cache, given = output.past_key_values, output.logits[:, -1].argmax(-1, keepdim=True)
-        found.append(given.item())
-    return np.array(found, np.int32)
+        tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return np.array(tokens[start:], np.int32)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Make the golden files of tests/goldens/models anew: what transformers computes for tiny Llamas and for SmolLM2.
 
     make oracles                                  # installs torch and transformers in an environment of their own
-    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2]
+    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2|FAMILY]
 
 This side, in zerokl's environment, writes checkpoints and questions; `oracle_torch.py` answers them with transformers.
 Checkpoints are written in float32 as plain safetensors, so that both sides hold the same numbers.
@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.checkpoints.tiny import make_tiny_llama, write_safetensors  # noqa: E402
+from tests.models.families import FAMILIES, family_questions, make_family  # noqa: E402
 from tests.models.prompts import PROMPTS  # noqa: E402
 from tests.models.variants import SEED, VARIANTS, Question, overrides_of, questions  # noqa: E402
 
@@ -40,13 +41,15 @@ NEW_TOKENS = 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch and transformers")
-    parser.add_argument("--only", choices=["tiny", "smollm2"], help="make one of the two files")
+    parser.add_argument("--only", choices=["tiny", "smollm2", *FAMILIES], help="make one of the files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        if arguments.only != "smollm2":
+        if arguments.only in (None, "tiny"):
             write_golden("tiny", *tiny_answers(arguments.python, Path(temporary)))
-        if arguments.only != "tiny":
+        if arguments.only in (None, "smollm2"):
             write_golden("smollm2", *smollm2_answers(arguments.python, Path(temporary)))
+        for family in FAMILIES if arguments.only is None else FAMILIES.keys() & {arguments.only}:
+            write_golden(f"families/{family}", *family_answers(arguments.python, Path(temporary), family))
 
 
 def tiny_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -61,6 +64,14 @@ def tiny_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], d
         about["weights"][variant] = digest(folder)
         print(f"{variant}: float32 is off by {spread(found):.1e}")
     return arrays, about
+
+
+def family_answers(python: str, temporary: Path, family: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """One tiny checkpoint of tests/models/families.py."""
+    folder = make_family(temporary / family, family)
+    found, made_with = ask(python, folder, family_questions(family))
+    print(f"{family}: float32 is off by {spread(found):.1e}, logits spread {found['0/float64'].std():.2f}")
+    return found, {"made with": made_with, "weights": digest(folder)}
 
 
 def smollm2_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -126,7 +137,7 @@ def spread(found: Mapping[str, np.ndarray]) -> float:
 
 
 def write_golden(name: str, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
-    GOLDENS.mkdir(parents=True, exist_ok=True)
+    (GOLDENS / name).parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(GOLDENS / f"{name}.npz", **arrays)
     text = json.dumps({"generator": "tools/oracles.py", **about}, ensure_ascii=False, indent=1)
     (GOLDENS / f"{name}.json").write_text(text + "\n", encoding="utf-8")

@@ -45,7 +45,68 @@ def attention(
     cap: float,
     window: int,
     sinks: F32 | None,
+    bias: tuple[F32, F32] | None = None,
 ) -> None: ...
 def score(logits: F32, targets: I32, ids: I32, chosen: F32, top_ids: I32, top: F32, by_id: F32) -> None: ...
 def sample(logits: F32, draws: Sequence[Draw], ids: I32) -> None: ...
 def process(logits: F32, draws: Sequence[Draw], processed: F32) -> None: ...
+def gated(x: F32, gate: F32, activation: str, out: F32) -> None: ...
+def geglu(gate_up: F32, out: F32) -> None: ...
+def scale(x: F32, factors: F32, residual: F32 | None, out: F32) -> None: ...
+def softcap(x: F32, cap: float, out: F32) -> None: ...
+def route(
+    logits: F32,
+    scores: str,
+    normalised: bool,
+    top: int,
+    shared: int,
+    bias: F32 | None,
+    scale: float,
+    experts: I32,
+    weights: F32,
+) -> None: ...
+def experts(
+    x: F32,
+    gate_up: Sequence[object],
+    down: Sequence[object],
+    chosen: I32,
+    weights: F32,
+    residual: F32 | None,
+    out: F32,
+) -> None: ...
+def short_conv(
+    u: F32,
+    taps: F32,
+    bias: F32 | None,
+    previous: F32,
+    row_starts: I32,
+    activation: str,
+    residual: bool,
+    out: F32,
+) -> None: ...
+def time_steps(raw: F32, bias: F32, log_rate: F32, limits: tuple[float, float], steps: F32, decays: F32) -> None: ...
+def gated_delta(
+    q: F32,
+    k: F32,
+    v: F32,
+    decay: F32,
+    beta: F32,
+    row_starts: I32,
+    states: F32,
+    wanted: list[tuple[int, int]],
+    saved: F32,
+    out: F32,
+) -> None: ...
+def selective_scan(
+    x: F32,
+    b: F32,
+    c: F32,
+    step: F32,
+    decay: F32,
+    skip: F32,
+    row_starts: I32,
+    states: F32,
+    wanted: list[tuple[int, int]],
+    saved: F32,
+    out: F32,
+) -> None: ...

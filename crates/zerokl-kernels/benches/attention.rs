@@ -81,7 +81,7 @@ impl Step {
                 row_starts: &self.row_starts,
                 page_table: &self.page_table,
                 shape: self.shape,
-                rule: Rule { factor: 0.18, cap: 0.0, window: 0, sinks: None },
+                rule: Rule { factor: 0.18, cap: 0.0, window: 0, sinks: None, bias: None },
             };
             attention(cpu, &step, &mut y).expect("a sound step");
         }

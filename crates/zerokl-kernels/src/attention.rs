@@ -20,6 +20,7 @@ use std::sync::Mutex;
 
 use crate::cpu::Cpu;
 use chunk::ChunkKernel;
+pub use softcap::tanh;
 pub use store::store_kv;
 
 use state::{FinishKernel, MergeKernel, Partial};
@@ -58,6 +59,35 @@ pub struct Rule<'a> {
     pub window: usize,
     /// Per query head, in natural logarithms.
     pub sinks: Option<&'a [f32]>,
+    pub bias: Option<Bias<'a>>,
+}
+
+/// What a score gets for its distance: queries[t, h] . profile[:, distance], and nothing from `extent` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Bias<'a> {
+    /// [T, H, rank]
+    pub queries: &'a [f32],
+    /// [rank, extent + 2 * EDGE], as `Bias::unroll` gives it.
+    pub profile: &'a [f32],
+    pub rank: usize,
+    pub extent: usize,
+}
+
+/// Zeros before and after each row of a bias's profile, so that 16 neighbouring keys are one load anywhere.
+const EDGE: usize = crate::arch::LANES - 1;
+
+impl Bias<'_> {
+    /// [rank, extent] by rising distance -> rows by falling distance, with zeros at both ends.
+    pub fn unroll(profile: &[f32], extent: usize) -> Vec<f32> {
+        let zeros = || std::iter::repeat_n(0.0, EDGE);
+        profile.chunks_exact(extent).flat_map(|row| zeros().chain(row.iter().rev().copied()).chain(zeros())).collect()
+    }
+
+    /// Where 16 keys from `key` on start in a row of the profile, for a query at `position`; None: all have none.
+    fn start(&self, position: i32, key: usize) -> Option<usize> {
+        let distance = usize::try_from(position).ok()?.checked_sub(key)?;
+        (self.extent - 1 + EDGE).checked_sub(distance)
+    }
 }
 
 impl Rule<'_> {

@@ -3,7 +3,7 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3, PyReadonlyArray4};
 use numpy::{PyReadwriteArray2, PyReadwriteArray4, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use zerokl_kernels::attention::{self as kernels, Attention, Rule, Shape};
+use zerokl_kernels::attention::{self as kernels, Attention, Bias, Rule, Shape};
 
 use crate::cpu;
 
@@ -25,7 +25,7 @@ fn store_kv(
 }
 
 #[pyfunction]
-#[pyo3(signature = (y, q, k, v, positions, row_starts, page_table, factor, cap, window, sinks))]
+#[pyo3(signature = (y, q, k, v, positions, row_starts, page_table, factor, cap, window, sinks, bias=None))]
 #[expect(clippy::too_many_arguments, reason = "arrays of one step, checked and named by ops/attention.py")]
 fn attention(
     py: Python<'_>,
@@ -40,8 +40,20 @@ fn attention(
     cap: f32,
     window: usize,
     sinks: Option<PyReadonlyArray1<'_, f32>>,
+    bias: Option<(PyReadonlyArray3<'_, f32>, PyReadonlyArray2<'_, f32>)>,
 ) -> PyResult<()> {
     let sinks = sinks.as_ref().map(|sinks| sinks.as_slice()).transpose()?;
+    let profile = match &bias {
+        Some((_, profile)) => Bias::unroll(profile.as_slice()?, profile.shape()[1]),
+        None => Vec::new(),
+    };
+    let bias = match &bias {
+        Some((queries, given)) => {
+            let (rank, extent) = (given.shape()[0], given.shape()[1]);
+            Some(Bias { queries: queries.as_slice()?, profile: &profile, rank, extent })
+        }
+        None => None,
+    };
     let step = Attention {
         q: q.as_slice()?,
         k: k.as_slice()?,
@@ -50,7 +62,7 @@ fn attention(
         row_starts: row_starts.as_slice()?,
         page_table: page_table.as_slice()?,
         shape: shape_of(k.shape(), q.shape()[1]),
-        rule: Rule { factor, cap, window, sinks },
+        rule: Rule { factor, cap, window, sinks, bias },
     };
     let y = y.as_slice_mut()?;
     cpu::run(py, |cpu| kernels::attention(cpu, &step, y)).map_err(EngineError::new_err)

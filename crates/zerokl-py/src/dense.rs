@@ -16,7 +16,7 @@ pyo3::import_exception!(zerokl.errors, EngineError);
 
 /// A weight [N, K] in panels of 16 outputs; immutable.
 #[pyclass(frozen, module = "zerokl._native")]
-struct Matrix(matrix::Matrix);
+pub struct Matrix(pub matrix::Matrix);
 
 #[pymethods]
 impl Matrix {

@@ -6,8 +6,10 @@
 mod attention;
 mod cpu;
 mod dense;
+mod recurrence;
 mod sample;
 mod score;
+mod sparse;
 
 use pyo3::prelude::*;
 
@@ -18,5 +20,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     attention::add(module)?;
     sample::add(module)?;
     score::add(module)?;
+    sparse::add(module)?;
+    recurrence::add(module)?;
     Ok(())
 }

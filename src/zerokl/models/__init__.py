@@ -7,13 +7,15 @@ logits = model.logits(hidden[wanted_rows])
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from zerokl.config import Config
 from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
 from zerokl.models import weights
-from zerokl.models.model import Model
+from zerokl.models.model import Architecture, Model
 from zerokl.models.registry import ARCHITECTURES, architecture_of
 
-__all__ = ["ARCHITECTURES", "Model", "load"]
+__all__ = ["ARCHITECTURES", "Model", "load", "weight_tables"]
 
 
 def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
@@ -33,8 +35,15 @@ def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
     context_length = config.context_length or model_config.context_length
     if context_length > model_config.context_length:
         raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")
-    parameters = weights.load(module.WEIGHTS, module.DROPPED, model_config, checkpoint, dtype_of(config), config.device)
+    table, dropped = weight_tables(module, checkpoint.tensors)
+    parameters = weights.load(table, dropped, model_config, checkpoint, dtype_of(config), config.device)
     return Model(name, module, model_config, parameters, context_length)
+
+
+def weight_tables(module: Architecture, names: Collection[str]) -> tuple[Sequence[weights.W], Sequence[str]]:
+    """What is read and what is dropped: an architecture whose files come with several names has `tables(names)`."""
+    choose = getattr(module, "tables", None)
+    return choose(names) if choose else (module.WEIGHTS, module.DROPPED)
 
 
 def dtype_of(config: Config) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from math import inf
 from typing import Any
 
@@ -36,6 +37,27 @@ class Fields:
             raise CheckpointError(f"the config's {key} must be true or false, not {value!r}")
         return value
 
+    def maybe(self, key: str) -> float | None:
+        """A positive number, or None where the key is missing or null."""
+        return None if self.config.get(key) is None else self.positive(key)
+
+    def layer_types(self, key: str, default: Sequence[str], *supported: str) -> tuple[str, ...]:
+        """One word per layer, of those that are supported; `default` has one for each."""
+        given = self._value(key, list(default))
+        if not isinstance(given, list) or len(given) != len(default):
+            raise CheckpointError(f"the config's {key} must be a list of {len(default)} words, one per layer")
+        unknown = next((kind for kind in given if kind not in supported), None)
+        if unknown is not None:
+            raise UnsupportedModel(f"{key} {unknown!r:.60} isn't supported; supported: {', '.join(supported)}")
+        return tuple(given)
+
+    def layer_numbers(self, key: str, num_layers: int, default: Sequence[int] = ()) -> frozenset[int]:
+        """A list of layers' numbers."""
+        given = self._value(key, list(default))
+        if not isinstance(given, list) or not all(type(i) is int and 0 <= i < num_layers for i in given):
+            raise CheckpointError(f"the config's {key} must be a list of layers below {num_layers}, not {given!r:.60}")
+        return frozenset(given)
+
     def require(self, key: str, *supported: str) -> None:
         """Raise UnsupportedModel unless the key is missing or has one of the supported values."""
         value = self._value(key, supported[0])
@@ -54,3 +76,8 @@ class Fields:
         if default is None:
             raise CheckpointError(f"the config has no {key}")
         return default
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """What a config was made of, for the constructor of a class that adds to it."""
+    return {field.name: getattr(config, field.name) for field in fields(config)}

@@ -1,4 +1,4 @@
-"""What decoders share: cutting a fused projection into heads, and the gated MLP."""
+"""What decoders share: cutting a fused projection into heads, the gated MLP, and the mixture of such."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ from typing import Any
 import numpy as np
 
 from zerokl import ops
+from zerokl.errors import EngineError
 from zerokl.ops import split_heads
 
-__all__ = ["gated_mlp", "split_heads"]
+__all__ = ["gated_mlp", "keys_of", "sparse_mlp", "split_heads"]
+
+
+def keys_of(cache: ops.LayerCache) -> ops.LayerKV:
+    """The keys of a layer that declares some."""
+    if cache.keys is None:
+        raise EngineError("a layer that declares no keys attends")
+    return cache.keys
 
 
 def gated_mlp(x: np.ndarray, layer: Any, residual: np.ndarray) -> np.ndarray:
     """residual + down(silu(gate(x)) * up(x)), gate and up being one matrix."""
     hidden = ops.gated_linear(x, layer.gate_up, bias=layer.gate_up_bias)
     return ops.linear(hidden, layer.down, bias=layer.down_bias, residual=residual)
+
+
+def sparse_mlp(
+    x: np.ndarray, layer: Any, experts_per_token: int, residual: np.ndarray, *, normalised: bool = True
+) -> np.ndarray:
+    """residual + the gated MLPs of each row's likeliest experts, by their softmax weights."""
+    chosen, weights = ops.route(ops.linear(x, layer.router, wide=True), experts_per_token, normalised=normalised)
+    return ops.experts(x, layer.experts_gate_up, layer.experts_down, chosen, weights, residual=residual)

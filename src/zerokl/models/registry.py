@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokl.errors import CheckpointError, UnsupportedModel
-from zerokl.models import llama, qwen3
+from zerokl.models import gemma3, llama, mistral, mixtral, qwen3, qwen3_moe
 from zerokl.models.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "Gemma3ForCausalLM": gemma3,
     "LlamaForCausalLM": llama,
+    "MistralForCausalLM": mistral,
+    "MixtralForCausalLM": mixtral,
     "Qwen3ForCausalLM": qwen3,
+    "Qwen3MoeForCausalLM": qwen3_moe,
 }
 
 

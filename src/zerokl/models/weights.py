@@ -90,6 +90,27 @@ def vector(parts: Sequence[np.ndarray], place: Place) -> Any:
     return ops.upload(whole, place.device)
 
 
+def taps(parts: Sequence[np.ndarray], place: Place) -> Any:
+    """A depthwise convolution's [C, 1, width] as [width, C], oldest tap first, in float32 as `vector`."""
+    whole = exact_float32(np.concatenate(parts))
+    return ops.upload(np.ascontiguousarray(whole.reshape(len(whole), -1).T), place.device)
+
+
+def one_more(parts: Sequence[np.ndarray], place: Place) -> Any:
+    """As `vector`, for norms that store their weight less 1: the sum is rounded once, in float32."""
+    return ops.upload(np.float32(1) + vector(parts, Place(place.dtype)), place.device)
+
+
+def each_expert(parts_per_expert: int) -> How:
+    """A list with one matrix per expert, made of that many neighbouring parts."""
+
+    def experts(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatrix]:
+        starts = range(0, len(parts), parts_per_expert)
+        return [matrix(parts[start : start + parts_per_expert], place) for start in starts]
+
+    return experts
+
+
 def always(config: Any) -> bool:
     """The condition of a row that every model of the architecture has."""
     return True
@@ -97,23 +118,36 @@ def always(config: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class W:
-    """One row: tensors `name`, of `shape`, become `parameter` by `how`; where `when(config)` is false it is None."""
+    """One row: tensors `name`, of `shape`, become `parameter` by `how`; where `when(config)` is false it is None.
+
+    `{e}` in a name runs over the config's X experts. `on(config)` says which layers have the parameter (None: all); in
+    the others it is None, or another row's.
+    """
 
     name: str
     parameter: str
     shape: str
     how: How = matrix
     when: Callable[[Any], bool] = always
+    on: Callable[[Any], Sequence[int]] | None = None
 
     def sources(self, config: Axes, layer: int) -> list[tuple[str, tuple[int, ...]]]:
         """(tensor name, its shape) of each part, in order."""
-        names = spread(self.name.replace("{i}", str(layer)))
+        experts = range(config.axes["X"]) if "{e}" in self.name else range(1)
+        names = [n for e in experts for n in spread(self.name.replace("{i}", str(layer)).replace("{e}", str(e)))]
         shapes = spread(self.shape)
-        shapes = shapes * len(names) if len(shapes) == 1 else shapes
+        shapes = shapes * (len(names) // len(shapes))
         return [(name, sizes(shape, config.axes)) for name, shape in zip(names, shapes, strict=True)]
 
-    def layers(self, config: Axes) -> range:
+    def layers(self, config: Axes) -> Sequence[int]:
         """The layers that have this parameter: one round for a parameter outside the layers."""
+        if not self.when(config):
+            return ()
+        if self.on is not None:
+            return self.on(config)
+        return self.all_layers(config)
+
+    def all_layers(self, config: Axes) -> range:
         return range(config.num_layers if "{i}" in self.name else 1)
 
 
@@ -131,21 +165,23 @@ def load(
 ) -> Parameters:
     """The parameters of `table`, packed as `dtype` ("auto": as stored), few at a time so that memory stays near theirs.
 
-    `dropped` names tensors that may be there and that nothing needs. Raises CheckpointError.
+    `dropped` names tensors that may be there and that nothing needs, `name*` all that begin so. Raises CheckpointError.
     """
-    rows = [row for row in table if row.when(config)]
-    check_names(rows, dropped, config, checkpoint.tensors)
+    check_names(table, dropped, config, checkpoint.tensors)
     wanted = [(row, layer) for row in table for layer in row.layers(config)]
 
     def value_of(place: tuple[W, int]) -> Any:
         row, layer = place
-        return read(row, layer, config, checkpoint.tensors, dtype, device) if row in rows else None
+        return read(row, layer, config, checkpoint.tensors, dtype, device)
 
     parameters = Parameters()
     with ThreadPoolExecutor(READERS) as readers:
         values = map(value_of, wanted) if device == "cpu" else readers.map(value_of, wanted)
         for (row, layer), value in zip(wanted, values, strict=True):
             put(parameters, row.parameter.replace("{i}", str(layer)), value)
+    for row in table:
+        for layer in row.all_layers(config):
+            put(parameters, row.parameter.replace("{i}", str(layer)), None)
     return parameters
 
 
@@ -180,6 +216,7 @@ def check_names(rows: Sequence[W], dropped: Sequence[str], config: Axes, tensors
                 if name in wanted:
                     twice.append(name)
                 wanted[name] = shape
+    prefixes = tuple(name[:-1] for name in dropped if name.endswith("*"))
     skipped = {name.replace("{i}", str(layer)) for name in dropped for layer in range(config.num_layers)}
     complaints = {
         "missing": [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in tensors],
@@ -189,7 +226,7 @@ def check_names(rows: Sequence[W], dropped: Sequence[str], config: Axes, tensors
             if name in tensors and tuple(tensors[name].shape) != shape
         ],
         "used twice": twice,
-        "unused": [name for name in tensors if name not in wanted and name not in skipped],
+        "unused": [name for name in tensors if not (name in wanted or name in skipped or name.startswith(prefixes))],
     }
     if any(complaints.values()):
         lines = [f"{len(names)} tensors {what}: {', '.join(names)}" for what, names in complaints.items() if names]
@@ -216,18 +253,19 @@ def size(factor: str, axes: Mapping[str, int]) -> int:
 
 
 def put(root: Parameters, path: str, value: Any) -> None:
-    """Set `root.layers[3].qkv` for the path 'layers.3.qkv', making what is on the way."""
+    """Set `root.layers[3].qkv` for the path 'layers.3.qkv', making what is on the way. None only fills a gap."""
     node: Any = root
     name = path.split(".")[-1]
     for step, following in pairwise(path.split(".")):
         if step.isdigit():
-            if int(step) == len(node):
+            while int(step) >= len(node):
                 node.append(Parameters())
             node = node[int(step)]
         else:
             if not hasattr(node, step):
                 setattr(node, step, [] if following.isdigit() else Parameters())
             node = getattr(node, step)
-    if hasattr(node, name):
+    if not hasattr(node, name):
+        setattr(node, name, value)
+    elif value is not None:
         raise CheckpointError(f"parameter {path} is filled twice")
-    setattr(node, name, value)

@@ -7,14 +7,18 @@ the same promises.
 
 from zerokl.ops.attention import attention
 from zerokl.ops.embedding import embedding
+from zerokl.ops.gate import gated, geglu, scale, softcap
 from zerokl.ops.heads import rotate_and_store, split_heads
 from zerokl.ops.kv import LayerKV, Ragged, store_kv
 from zerokl.ops.linear import gated_linear, linear
 from zerokl.ops.matrix import AnyMatrix, DeviceMatrix, Matrix, pack, upload
+from zerokl.ops.moe import experts, route
+from zerokl.ops.recurrence import gated_delta, selective_scan, time_steps
 from zerokl.ops.rms_norm import rms_norm
 from zerokl.ops.rope import rope, rope_table
 from zerokl.ops.sample import Draw, process, sample
 from zerokl.ops.score import score
+from zerokl.ops.short_conv import short_conv
 from zerokl.ops.state import (
     ConvState,
     LayerCache,
@@ -46,7 +50,11 @@ __all__ = [
     "chunk_states",
     "conv_inputs",
     "embedding",
+    "experts",
+    "gated",
+    "gated_delta",
     "gated_linear",
+    "geglu",
     "linear",
     "pack",
     "process",
@@ -54,8 +62,13 @@ __all__ = [
     "rope",
     "rope_table",
     "rotate_and_store",
+    "route",
     "sample",
+    "scale",
     "score",
+    "selective_scan",
+    "short_conv",
+    "softcap",
     "split_heads",
     "store_checkpoints",
     "store_conv",
@@ -63,5 +76,6 @@ __all__ = [
     "store_kv",
     "store_states",
     "swiglu",
+    "time_steps",
     "upload",
 ]

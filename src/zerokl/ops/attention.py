@@ -24,15 +24,19 @@ def attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: F32 | None = None,
+    bias: tuple[F32, F32] | None = None,
 ) -> F32:
     """Every row's softmax-weighted mean of the values that it may see.
 
     Maths       row at position t sees keys j <= t, and j > t - window if there is a window (the token itself counts)
                 s_j = q . k_j * scale, or softcap * tanh(q . k_j * scale / softcap)
+                with bias (r, profile): s_j += r . profile[:, t - j], and nothing where t - j is beyond the profile
                 y = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink))          sink: of the query head, if given
-    Shapes      q [T, H, D], kv (K heads, H a multiple of K), sinks [H] -> y [T, H * D]; all f32
+    Shapes      q [T, H, D], kv (K heads, H a multiple of K), sinks [H], r [T, H, B], profile [B, extent]
+                -> y [T, H * D]; all f32
     Rounding    f32 everywhere, natural logs turned into base 2 once: s = chain * f32(scale * log2 e)
                 with softcap: s = tanh(chain * f32(scale / softcap)) * f32(softcap * log2 e)
+                with bias: s = fma(chain of fma over B from +0, f32(log2 e), s)
     Order       keys in chunks of 512 absolute positions. Per (row, chunk):
                   chain of fma over d from +0; m = max; p = exp2(s - m); sum of p in 16 lanes by absolute position
                   mod 16, folded by (i, i+8), (i, i+4), (i, i+2), (0, 1); O = chain of fma(p, v, O) over keys from +0.
@@ -49,8 +53,8 @@ def attention(
     Oracle      ops/reference.py: attention
     """
     if on_gpu(q):
-        if window is not None or softcap is not None or sinks is not None:
-            raise ShapeError("windows, soft caps and sinks are not there on the GPU yet")
+        if window is not None or softcap is not None or sinks is not None or bias is not None:
+            raise ShapeError("windows, soft caps, sinks and biases are not there on the GPU yet")
         return gpu().attention(q, kv, score_factors(scale, None)[0])  # type: ignore[no-any-return]
     check_kv(kv)
     rows, heads, size = q.shape if q.ndim == 3 else (0, 0, 0)
@@ -61,12 +65,16 @@ def attention(
         raise ShapeError(f"a window holds at least the token itself, not {window} tokens")
     if sinks is not None:
         check_array("sinks", sinks, np.float32, (heads,))
+    if bias is not None:
+        check_array("bias's queries", bias[0], np.float32, (rows, heads, len(bias[1])))
+        check_array("bias's profile", bias[1], np.float32, (bias[0].shape[2], bias[1].shape[-1]))
+        if 0 in bias[1].shape:
+            raise ShapeError("a bias has at least one number, and reaches at least the token itself")
     ragged = kv.ragged
     y = np.empty((rows, heads * size), np.float32)
     before, after = score_factors(scale, softcap)
-    _native.attention(
-        y, q, kv.k, kv.v, ragged.positions, ragged.row_starts, ragged.page_table, before, after, window or 0, sinks
-    )
+    shape = (ragged.positions, ragged.row_starts, ragged.page_table)
+    _native.attention(y, q, kv.k, kv.v, *shape, before, after, window or 0, sinks, bias)
     return y
 
 

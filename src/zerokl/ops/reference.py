@@ -99,6 +99,7 @@ def attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: F32 | None = None,
+    bias: tuple[F32, F32] | None = None,
 ) -> F32:
     factors = score_factors(scale, softcap)
     rows, heads, size = q.shape
@@ -109,7 +110,8 @@ def attention(
         num_keys = int(positions.max(initial=-1)) + 1
         if num_keys:
             k, v = gather(kv, pages, num_keys, heads)
-            y[own] = attend(q[own], positions, k, v, factors, window, sinks)
+            own_bias = (bias[0][own], bias[1]) if bias else None
+            y[own] = attend(q[own], positions, k, v, factors, window, sinks, own_bias)
     return y.reshape(rows, heads * size)
 
 
@@ -129,6 +131,7 @@ def attend(
     factors: tuple[float, float],
     window: int | None,
     sinks: F32 | None,
+    bias: tuple[F32, F32] | None = None,
 ) -> F32:
     rows, heads, size = q.shape
     m = np.full((rows, heads), -np.inf, np.float32)
@@ -138,7 +141,8 @@ def attend(
         visible = keys <= positions[:, None]
         if window is not None:
             visible &= keys > positions[:, None] - window
-        part = chunk(q, k[keys], v[keys], visible[:, None, :], factors)
+        by_distance = None if bias is None else distance_bias(*bias, positions[:, None] - keys)
+        part = chunk(q, k[keys], v[keys], visible[:, None, :], factors, by_distance)
         merged = merge((m, total, out), part)
         seen: NDArray[np.bool_] = np.any(
             visible, axis=1, keepdims=True
@@ -154,13 +158,32 @@ State = tuple[F32, F32, F32]
 """(maximum [T, H], sum [T, H], weighted values [T, H, D]) of the keys seen so far."""
 
 
-def chunk(q: F32, k: F32, v: F32, visible: NDArray[np.bool_], factors: tuple[float, float]) -> State:
+def distance_bias(queries: F32, profile: F32, distance: NDArray[Any]) -> F32:
+    """[T, H, keys]: queries [T, H, B] by the profile's column of each (row, key)'s distance, 0 outside it."""
+    inside = (distance >= 0) & (distance < profile.shape[1])
+    total = np.zeros((*queries.shape[:2], distance.shape[1]), np.float32)
+    for b in range(len(profile)):
+        column = np.where(inside, profile[b][np.where(inside, distance, 0)], f32(0))
+        total = fma(queries[:, :, b, None], column[:, None, :], total)
+    return total
+
+
+def chunk(
+    q: F32,
+    k: F32,
+    v: F32,
+    visible: NDArray[np.bool_],
+    factors: tuple[float, float],
+    by_distance: F32 | None = None,
+) -> State:
     scores = np.zeros((*q.shape[:2], len(k)), np.float32)
     for d in range(q.shape[2]):
         scores = fma(q[:, :, d, None], k[:, :, d].T[None], scores)
     scores = scores * f32(factors[0])
     if factors[1]:
         scores = tanh(scores) * f32(factors[1])
+    if by_distance is not None:
+        scores = fma(by_distance, LOG2_E, scores)
     m = np.where(visible, scores, f32(-np.inf)).max(axis=-1)
     p = np.where(visible, exp2(scores - safe(m)[..., None]), f32(0))
     out = np.zeros(q.shape, np.float32)

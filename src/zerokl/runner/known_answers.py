@@ -72,7 +72,9 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
     positions = np.array([0, 1, 600, 601, 70000], np.int32)
     cos, sin = ops.rope_table(positions, np.array([1.0, 0.1, 1e-4, 2.0**-20]))
     yield "rope", cos.tobytes() + sin.tobytes() + ops.rope(numbers(6, ROWS, HEADS, HEAD_SIZE), cos, sin).tobytes()
-    yield "attention", attention_answer()
+    attention, biased = attention_answer()
+    yield "attention", attention
+    yield "attention with bias", biased
     logits = numbers(7, ROWS, VOCABULARY) * np.float32(30)
     columns = ops.score(logits, np.arange(ROWS, dtype=np.int32), LogprobSpec(3, (VOCABULARY - 1,)))
     yield "score", columns.chosen + columns.top_ids + columns.top + columns.ids
@@ -80,10 +82,48 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
     draws = [ops.Draw(params, 1000 + row, ([5, 6], [7, 7])) for row in range(ROWS)]
     yield "sample", ops.sample(logits, draws).tobytes()
     yield "process", ops.process(logits, draws).tobytes()
+    yield from hybrid_answers(x)
 
 
-def attention_answer() -> bytes:
-    """One sequence of 600 keys, so of two chunks, seen by its last five tokens: plainly, and with every option."""
+def hybrid_answers(x: np.ndarray) -> Iterator[tuple[str, bytes]]:
+    """What layers that aren't plain attention and MLP add."""
+    gate = numbers(20, ROWS, EMBEDDING) * np.float32(16)
+    for activation in ("identity", "sigmoid", "silu"):
+        yield "gated", ops.gated(x, gate, activation).tobytes()
+    yield "geglu", ops.geglu(gate).tobytes()
+    yield "scale", ops.scale(x, numbers(21, ROWS)).tobytes()
+    yield "softcap", ops.softcap(gate, 5.0).tobytes()
+    logits, bias = numbers(22, ROWS, 20) * np.float32(8), numbers(23, 18)
+    soft, (chosen, weights) = ops.route(logits, 4), ops.route(logits, 3, scores="sigmoid", shared=2, bias=bias)
+    yield "route", soft[0].tobytes() + soft[1].tobytes() + chosen.tobytes() + weights.tobytes()
+    first = [ops.pack(numbers(24 + i, 48, EMBEDDING), "float32") for i in range(3)]
+    second = [ops.pack(numbers(27 + i, EMBEDDING, 24), "bfloat16") for i in range(3)]
+    yield "experts", ops.experts(x, first, second, chosen % 3, weights[:, :3].copy(), residual=gate).tobytes()
+    starts, taps = np.array([0, 2, ROWS], np.int32), numbers(30, 4, EMBEDDING)
+    conv = ops.short_conv(x, taps, numbers(31, 2, 3, EMBEDDING), starts, activation="silu", residual=True)
+    yield "short_conv", conv.tobytes()
+    step, decay = ops.time_steps(x[:, :HEADS].copy(), numbers(32, HEADS), numbers(33, HEADS), (0.01, 1.0))
+    yield "time_steps", step.tobytes() + decay.tobytes()
+    q, k = numbers(34, ROWS, KV_HEADS, HEAD_SIZE), numbers(35, ROWS, KV_HEADS, HEAD_SIZE)
+    v, skip = numbers(36, ROWS, HEADS, 20), numbers(37, HEADS)
+    state = recurrent_state(starts)
+    yield "gated_delta", ops.gated_delta(q, k, v, decay, step, state).tobytes() + state.pool.tobytes()
+    state = recurrent_state(starts)
+    yield "selective_scan", ops.selective_scan(v, q, k, step, decay, skip, state).tobytes() + state.pool.tobytes()
+
+
+def recurrent_state(starts: np.ndarray) -> ops.RecurrentState:
+    """Two sequences, the second with a checkpoint on its way."""
+    one = np.array([1], np.int32)
+    step = ops.StepStates(
+        np.array([0, 1, 7, 8, 9], np.int32), starts, np.array([0, 1], np.int32), one, one * 4, one * 2
+    )
+    return ops.RecurrentState(numbers(38, 3, HEADS, HEAD_SIZE, 20), np.zeros((2, 1, 0), np.float32), step)
+
+
+def attention_answer() -> tuple[bytes, bytes]:
+    """One sequence of 600 keys, so of two chunks, seen by its last five tokens: plainly and with every
+    older option, then with a bias."""
     length, pages = 600, 75
     ragged = ops.Ragged(
         positions=np.arange(length, dtype=np.int32),
@@ -102,7 +142,8 @@ def attention_answer() -> bytes:
     seen = ops.LayerKV(kv.k, kv.v, ops.Ragged(last, last, np.array([0, ROWS], np.int32), ragged.page_table, PAGE_SIZE))
     q, scale = numbers(10, ROWS, HEADS, HEAD_SIZE) * np.float32(8), HEAD_SIZE**-0.5
     options = ops.attention(q, seen, scale, window=100, softcap=20.0, sinks=numbers(11, HEADS))
-    return ops.attention(q, seen, scale).tobytes() + options.tobytes()
+    biased = ops.attention(q, seen, scale, bias=(numbers(12, ROWS, HEADS, 6), numbers(13, 6, 70)))
+    return ops.attention(q, seen, scale).tobytes() + options.tobytes(), biased.tobytes()
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::keys::Keys;
 use super::softcap::tanh;
 use super::state::{Partial, safe};
-use super::{Attention, Block, CHUNK};
+use super::{Attention, Bias, Block, CHUNK};
 use crate::arch::{Kernel, LANES, Lanes, prefetch};
 use crate::math;
 
@@ -75,7 +75,7 @@ impl Tile<'_, '_> {
         let end = visible.iter().map(|keys| keys.end).max();
         if let (Some(start), Some(end)) = (start, end) {
             self.load_query::<R>(first);
-            self.score::<L, R>(start / LANES..end.div_ceil(LANES));
+            self.score::<L, R>(first, start / LANES..end.div_ceil(LANES));
         }
         for (r, keys) in visible.iter().enumerate() {
             self.out.seen[first + r] = !keys.is_empty();
@@ -108,19 +108,19 @@ impl Tile<'_, '_> {
     }
 
     #[inline(always)]
-    fn score<L: Lanes, const R: usize>(&mut self, groups: Range<usize>) {
+    fn score<L: Lanes, const R: usize>(&mut self, first: usize, groups: Range<usize>) {
         let mut group = groups.start;
         if L::REGISTERS == 1 || R <= 2 {
             while group + 4 <= groups.end {
                 if R <= STREAMED {
                     self.prefetch_after_scoring(group..group + 4, &groups);
                 }
-                self.score_groups::<L, R, 4>(group);
+                self.score_groups::<L, R, 4>(first, group);
                 group += 4;
             }
         }
         while group < groups.end {
-            self.score_groups::<L, R, 1>(group);
+            self.score_groups::<L, R, 1>(first, group);
             group += 1;
         }
     }
@@ -137,7 +137,7 @@ impl Tile<'_, '_> {
 
     /// R pairs by N groups of 16 keys: chains of fma over d, then the factors.
     #[inline(always)]
-    fn score_groups<L: Lanes, const R: usize, const N: usize>(&mut self, group: usize) {
+    fn score_groups<L: Lanes, const R: usize, const N: usize>(&mut self, first: usize, group: usize) {
         let stride = self.keys.stride;
         let columns: [&[f32]; N] = std::array::from_fn(|n| self.keys.key_columns(group + n));
         let (query, _) = self.scratch.query[..R * self.step.shape.size].as_chunks::<R>();
@@ -148,6 +148,30 @@ impl Tile<'_, '_> {
             for (chain, score) in chains.iter().zip(&mut scores[group..]) {
                 let scaled = chain.mul(factor);
                 if cap == 0.0 { scaled } else { tanh(scaled).mul(L::splat(cap)) }.store(score);
+            }
+        }
+        if let Some(bias) = self.step.rule.bias {
+            self.add_bias::<L, R>(first, &bias, group..group + N);
+        }
+    }
+
+    /// score = fma(chain of fma over the bias's rank, log2 e, score).
+    #[inline(always)]
+    fn add_bias<L: Lanes, const R: usize>(&mut self, first: usize, bias: &Bias<'_>, groups: Range<usize>) {
+        let (heads, share) = (self.step.shape.heads, self.step.shape.group());
+        let width = bias.profile.len() / bias.rank;
+        for r in 0..R {
+            let (row, head) = (self.block.rows.start + (first + r) / share, (first + r) % share);
+            let query = &bias.queries[(row * heads + self.block.kv_head * share + head) * bias.rank..][..bias.rank];
+            let (scores, _) = self.scratch.scores[r].as_chunks_mut::<LANES>();
+            for group in groups.clone() {
+                let key = self.first_key + group * LANES;
+                let Some(start) = bias.start(self.step.positions[row], key) else { continue };
+                let mut chain = L::zero();
+                for (value, profile) in query.iter().zip(bias.profile.chunks_exact(width)) {
+                    chain = L::load_first(&profile[start..start + LANES]).fma(L::splat(*value), chain);
+                }
+                chain.fma(L::splat(std::f32::consts::LOG2_E), L::load(&scores[group])).store(&mut scores[group]);
             }
         }
     }

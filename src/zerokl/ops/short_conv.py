@@ -1,0 +1,43 @@
+"""Causal convolutions of a few taps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zerokl import _native
+from zerokl.ops.gate import Activation, check_rows
+from zerokl.ops.kv import F32, I32, check_array
+
+
+def short_conv(
+    u: F32,
+    taps: F32,
+    previous: F32,
+    row_starts: I32,
+    *,
+    bias: F32 | None = None,
+    activation: Activation = "identity",
+    residual: bool = False,
+) -> F32:
+    """Each channel's last `width` inputs by its taps, then + bias, activation, + the input itself if `residual`.
+
+    Maths       y[t, c] = f(sum_j taps[j, c] * u[t - width + 1 + j, c] + bias[c]) + u[t, c]
+    Shapes      u [T, C], taps [width, C] (oldest first), previous [S, width - 1, C]: the inputs before each segment's
+                first row, as `conv_inputs` gives them -> y [T, C], all f32
+    Rounding    f32: once per fma, bias, activation (as `gated`'s) and residual
+    Order       acc = fma(taps[j, c], u, acc) from +0, oldest first
+    Same bits   for every cut of a sequence into calls, every neighbour, thread count and instruction set
+    Free        rows per task (tests/ops/test_short_conv.py)
+    Raises      ShapeError, UnsupportedDtype; EngineError for segments that aren't the rows
+    Oracle      ops/reference_hybrid.py: short_conv
+    """
+    check_rows("u", u)
+    width, channels = len(taps), u.shape[1]
+    check_array("taps", taps, np.float32, (width, channels))
+    check_array("row_starts", row_starts, np.int32, (row_starts.size,))
+    check_array("previous", previous, np.float32, (len(row_starts) - 1, width - 1, channels))
+    if bias is not None:
+        check_array("bias", bias, np.float32, (channels,))
+    out = np.empty(u.shape, np.float32)
+    _native.short_conv(u, taps, bias, previous, row_starts, activation, residual, out)
+    return out

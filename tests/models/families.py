@@ -1,0 +1,143 @@
+"""Tiny random checkpoints of every architecture besides Llama, made from the models' own weight tables.
+
+A tensor's values depend on the seed and its name alone. They are chosen so that every term of a forward matters: norm
+weights far from 1, convolutions and biases as large as what they are added to, routers that disagree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.checkpoints.tiny import write_safetensors
+from tests.models.memory import MemoryCheckpoint, MemoryTensor
+from tests.models.variants import NEW_TOKENS, Question, tokens
+from zerokl import models
+from zerokl.config import Config
+from zerokl.models.registry import architecture_of
+from zerokl.models.weights import W, one_more, taps, vector
+
+SEED = 30
+LENGTHS = (31, 150)
+
+COMMON: dict[str, Any] = {
+    "torch_dtype": "float32",
+    "vocab_size": 288,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+MIXTURE = {"num_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 40}
+QWEN3_MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"} | MIXTURE
+GEMMA3 = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 24,
+    "num_hidden_layers": 4,
+}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 70},
+    "mistral-no-window": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    },
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "qwen3-moe": QWEN3_MOE | {"norm_topk_prob": True},
+    "qwen3-moe-mixed": QWEN3_MOE | {"decoder_sparse_step": 2, "num_hidden_layers": 4, "mlp_only_layers": [1]},
+    "gemma3": GEMMA3 | {"sliding_window_pattern": 3, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    "gemma3-tied": GEMMA3
+    | {
+        "tie_word_embeddings": True,
+        "final_logit_softcapping": 8.0,
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+}
+
+
+def config_of(family: str) -> dict[str, Any]:
+    return COMMON | FAMILIES[family]
+
+
+def family_questions(family: str) -> list[Question]:
+    """A short sequence with a greedy continuation, and one that is longer than every window, page and extent."""
+    vocab_size = config_of(family)["vocab_size"]
+    ids = list(range(0, vocab_size, 3))
+    short, long = (tokens(length, vocab_size) for length in LENGTHS)
+    return [
+        Question(short, [0, 1, 2, 3, 15, 30], ids, NEW_TOKENS),
+        Question(long, [23, 24, 25, 63, 64, 69, 70, 71, 127, 128, 149], ids),
+    ]
+
+
+def names_of(family: str) -> Collection[str]:
+    return {ORIGINAL_NAMES[family]} if family in ORIGINAL_NAMES else ()
+
+
+def tensors_of(config: dict[str, Any], seed: int = SEED, names: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """float32 tensors by checkpoint name, for the config's architecture; `names` may choose among naming schemes."""
+    _, module = architecture_of(config)
+    model_config = module.Config.from_checkpoint(config)
+    return {
+        name: values(row, name, shape, seed)
+        for row in models.weight_tables(module, names)[0]
+        for layer in row.layers(model_config)
+        for name, shape in row.sources(model_config, layer)
+    }
+
+
+ORIGINAL_NAMES: dict[str, str] = {}
+"""Families whose tensors have the names of another scheme: one of them."""
+
+GAINS = {"embed": 1.5, "q_proj": 2.0, "k_proj": 2.0, "lm_head": 4.0, "gate.weight": 3.0, "router": 3.0}
+"""Of matrices, by a part of their name; others have 1. Times N(0, 1 / columns)."""
+
+
+def values(row: W, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    random = np.random.default_rng(int.from_bytes(sha256(f"{seed}:{name}".encode()).digest()[:8], "little"))
+    normal = random.standard_normal(shape)
+    if row.how in (vector, one_more, taps):
+        if "norm" in name:
+            centre = 0.0 if row.how is one_more else 1.0
+            return (centre + 0.3 * normal).astype(np.float32)
+        return (0.4 * normal).astype(np.float32)
+    gain = next((gain for part, gain in GAINS.items() if part in name), 1.0)
+    return (gain * normal / np.sqrt(shape[-1])).astype(np.float32)
+
+
+def make_family(folder: Path, family: str, seed: int = SEED) -> Path:
+    """A checkpoint folder as Hugging Face writes it, without a tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = config_of(family)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    write_safetensors(folder / "model.safetensors", tensors_of(config, seed, names_of(family)))
+    return folder
+
+
+def family_model(family: str, seed: int = SEED, dtype: str = "auto", **overrides: Any) -> models.Model:
+    config = config_of(family) | overrides
+    tensors = {name: MemoryTensor(array) for name, array in tensors_of(config, seed, names_of(family)).items()}
+    return models.load(MemoryCheckpoint(config, tensors), Config(dtype=dtype))
