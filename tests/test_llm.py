@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -236,3 +237,29 @@ def test_smollm2_alone_in_a_crowd_and_rescored_gives_the_same_bits():
         )
         assert crowd[0].logprobs == alone.logprobs
         assert llm.score(alone.all_ids, start=len(alone.prompt_ids) - 1)[1:] == alone.logprobs
+
+
+GRAMMARS = [
+    {"regex": "(the|hall) [a-z ]{4,9}"},
+    {"json_schema": {"type": "boolean"}},
+    {"ebnf": 'root ::= "hello" | "in"'},
+]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_grammars_give_the_same_bits_alone_and_in_a_crowd(llm, temperature):
+    asked = {"max_new_tokens": 12, "temperature": temperature, "top_logprobs": 3, **GRAMMARS[0]}
+    alone = llm.generate("the other", **asked)
+    crowd = llm.generate([*OTHERS, "the other", *OTHERS], **asked)
+    assert (crowd[len(OTHERS)].token_ids, crowd[len(OTHERS)].logprobs) == (alone.token_ids, alone.logprobs)
+    assert all(re.fullmatch(GRAMMARS[0]["regex"], output.text) for output in [alone, *crowd])
+    assert llm.score(alone.all_ids, start=len(alone.prompt_ids) - 1)[1:] == alone.logprobs
+
+
+def test_each_kind_of_grammar_and_at_most_one(llm):
+    assert llm.generate("hello", max_new_tokens=60, **GRAMMARS[1]).text.strip() in ("true", "false")
+    assert llm.generate("hello", **GRAMMARS[2]).text in ("hello", "in")
+    with pytest.raises(InvalidRequest, match="at most one grammar: json_schema and regex"):
+        llm.generate("hello", regex="a", json_schema="{}")
+    with pytest.raises(InvalidRequest, match="unclosed character class"):
+        llm.generate("hello", regex="[")

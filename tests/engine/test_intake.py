@@ -54,6 +54,16 @@ def test_a_prompt_that_fills_the_context_can_only_be_scored():
     assert refusal(prompt=[1] * 64).code == "context_length_exceeded"
 
 
+def test_with_a_grammar_eos_stops_always_and_the_mask_sees_to_the_least_length():
+    asked = {"grammar": Grammar("regex", "ab"), "stopping": Stopping(token_ids=[9], ignore_eos=True)}
+    request, text = take(min_new_tokens=3, **asked)
+    assert request.stop_token_ids == {9, EOS}
+    assert request.min_new_tokens == 0
+    text.mask.compile()
+    assert text.mask([]) == text.mask([])
+    assert take()[1].mask is None
+
+
 def test_eos_stops_unless_it_is_ignored():
     assert take(stopping=Stopping(token_ids=[9]))[0].stop_token_ids == {9, EOS}
     assert take(stopping=Stopping(token_ids=[9], ignore_eos=True))[0].stop_token_ids == {9}
@@ -117,7 +127,6 @@ def test_every_request_has_a_number_of_its_own():
         ({"stopping": Stopping(regexes=["("])}, "stop_regex", "stop_regex '('"),
         ({"stopping": Stopping(regexes=["a{400}", "b{400}", "c{400}"])}, "stop_regex", "needs 1203 states"),
         ({"priority": 2**31}, "priority", "32 bits"),
-        ({"grammar": Grammar("ebnf", "x")}, "ebnf", "ebnf is not supported"),
     ],
 )
 def test_a_refusal_names_the_parameter_the_value_and_what_is_allowed(fields, param, message):

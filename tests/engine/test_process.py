@@ -140,7 +140,7 @@ def test_two_frontends_may_use_the_same_rids(tmp_path):
         ([1] * 65, {}, 400, "context_length_exceeded", "the prompt has 65 tokens, the context length is 64"),
         ([1] * 60, {"max_new_tokens": 5}, 400, "context_length_exceeded", "make 65, the context length is 64"),
         ([1], {"sampling": Sampling(temperature=float("nan"))}, 400, None, "temperature is nan"),
-        ([1], {"grammar": Grammar("regex", "a")}, 400, None, "regex is not supported"),
+        ([1], {"grammar": Grammar("regex", "a[")}, 400, None, "regex is not usable"),
         ([1] * 60, {"max_new_tokens": 4}, 400, "context_length_exceeded", "the whole cache has 32"),
     ],
 )

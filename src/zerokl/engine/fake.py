@@ -130,6 +130,18 @@ class ByteTokenizer:
     """256 bytes and three special tokens; text is the bytes as UTF-8."""
 
     names: Mapping[str, int] = {"<s>": BOS, "</s>": EOS, "<|im_end|>": END}
+    spells_bytes = True
+    special_ids = frozenset(names.values())
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < BYTES else self._names[token].encode()
+
+    @property
+    def _names(self) -> Mapping[int, str]:
+        return {token: name for name, token in self.names.items()}
 
     def token_id(self, entry: str) -> int | None:
         return self.names.get(entry)
@@ -139,7 +151,7 @@ class ByteTokenizer:
         return stream.push(output) + stream.finish()
 
     def stream(self, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True) -> Stream:
-        return ByteStream({} if skip_special_tokens else {token: name for name, token in self.names.items()})
+        return ByteStream({} if skip_special_tokens else self._names)
 
 
 class ByteStream:

@@ -116,8 +116,13 @@ class FakeModel:
             array("f", [self.logprob(state, one) for one in spec.ids]).tobytes(),
         )
 
-    def draw(self, state: int, position: int, how: SamplingParams) -> int:
-        """The likeliest, or by seed one of the few likeliest; a bias counts as it does for a real model."""
+    def draw(self, state: int, position: int, how: SamplingParams, mask: bytes | None = None) -> int:
+        """The likeliest, or by seed one of the few likeliest; a bias and a mask count as they do for a real model."""
+        if mask is not None:
+            allowed = (token for token in self._places if mask[token // 8] >> token % 8 & 1)
+            ranked = sorted(allowed, key=lambda token: (-self.logprob(state, token), token))
+            turn = 0 if how.temperature == 0 else state_of([how.seed & MASK, how.stream, position]) % LIKELY
+            return ranked[turn % len(ranked)]
         if how.logit_bias:
             bias = dict(how.logit_bias)
             candidates = [*(self.token_at(state, rank) for rank in range(LIKELY)), *bias]
@@ -180,7 +185,7 @@ class FakeRunner:
         joined = sum_rows(scores)
         if segment.sample is None:
             return SegmentResult(scores=joined)
-        token = model.draw(state, segment.start + len(segment.tokens), segment.sample)
+        token = model.draw(state, segment.start + len(segment.tokens), segment.sample, segment.mask)
         return SegmentResult(token, model.row(state, token, spec) if segment.logprobs else None, joined)
 
     def _slot(self, segment: Segment, position: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ class Evidence:
     """Digest of every operation's answers on this machine."""
     tokenizer: str
     """Digest of tokenizer, special ids and chat template."""
+    grammars: str = dataclasses.field(default_factory=lambda: importlib.metadata.version("llguidance"))
+    """Version of the library that says what a grammar allows next."""
     default_seed: int = 0
     sampling_defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
+from zerokl.engine.grammar import GrammarMask, Grammars
 from zerokl.engine.pattern import MAX_STATES, Pattern
 from zerokl.engine.seeds import seed_of
 from zerokl.engine.text import RequestText, Stream, TextOptions
+from zerokl.engine.vocabulary import Spelt
 from zerokl.errors import InvalidRequest
 from zerokl.types import LogprobSpec, Request, RequestId, SamplingParams
-from zerokl.wire.messages import First, LogprobOptions, Sampling, Stopping, Submit
+from zerokl.wire.messages import First, LogprobOptions, Sampling, Submit
 
 MAX_STOPS = 32
 MAX_STOP_CHARS = 1000
@@ -36,7 +38,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
 POSITIVE = ("top_p", "repetition_penalty")
 
 
-class TextSource(Protocol):
+class TextSource(Spelt, Protocol):
     """The part of a `Tokenizer` that the text side needs."""
 
     def token_id(self, entry: str) -> int | None:
@@ -68,31 +70,36 @@ class Intake:
     def __init__(self, served: Served) -> None:
         self.served = served
         self._numbers = itertools.count(1)
+        self._grammars = Grammars(served.tokenizer, served.vocab, served.eos_ids)
 
     def take(self, submit: Submit, prompt: Sequence[int]) -> tuple[Request, RequestText]:
-        """Raises InvalidRequest, naming the parameter, its value and what is allowed."""
+        """Raises InvalidRequest, naming the parameter, its value and what is allowed.
+
+        A grammar (`RequestText.mask`) is not compiled yet: that takes long, so it is up to the caller, and so are
+        its errors. Where it is complete it ends the request, as an end-of-sequence token that is never ignored.
+        """
         served = self.served
         check_ids("prompt", prompt, served.vocab)
         max_new_tokens = self._max_new_tokens(submit, len(prompt))
-        if submit.grammar is not None:
-            raise InvalidRequest(f"{submit.grammar.kind} is not supported by this server", param=submit.grammar.kind)
         if not -(2**31) <= submit.priority < 2**31:
             raise InvalidRequest(f"priority is {submit.priority}: 32 bits are allowed", param="priority")
         sampling = self._sampling(submit.sampling, prompt)
+        stop_ids = self._stop_ids(submit)
         request = Request(
             request_id=RequestId(next(self._numbers)),
             prompt=prompt,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
-            min_new_tokens=submit.min_new_tokens,
-            stop_token_ids=self._stop_ids(submit.stopping),
+            min_new_tokens=0 if submit.grammar else submit.min_new_tokens,  # the mask sees to it
+            stop_token_ids=stop_ids,
             logprobs=self._logprob_spec(submit.logprobs, len(prompt)),
             logprob_start=submit.logprobs.start if submit.logprobs else -1,
             priority=submit.priority,
             cache_salt=submit.cache_salt,
             use_cache=submit.use_cache,
         )
-        return request, self._text(submit, prompt, sampling.seed)
+        mask = GrammarMask(self._grammars, submit.grammar, stop_ids, submit.min_new_tokens) if submit.grammar else None
+        return request, self._text(submit, prompt, sampling.seed, mask)
 
     def _max_new_tokens(self, submit: Submit, prompt_tokens: int) -> int:
         context = self.served.context
@@ -144,10 +151,11 @@ class Intake:
         logit_bias = tuple(sorted((bias.id, float(bias.bias)) for bias in asked.logit_bias))
         return SamplingParams(**values, top_k=top_k, logit_bias=logit_bias, seed=seed, stream=asked.sample)
 
-    def _stop_ids(self, stopping: Stopping) -> frozenset[int]:
-        check_ids("stop_token_ids", stopping.token_ids, self.served.vocab)
-        own = frozenset[int]() if stopping.ignore_eos else self.served.eos_ids
-        return own | frozenset(stopping.token_ids)
+    def _stop_ids(self, submit: Submit) -> frozenset[int]:
+        check_ids("stop_token_ids", submit.stopping.token_ids, self.served.vocab)
+        ignored = submit.stopping.ignore_eos and submit.grammar is None
+        own = frozenset[int]() if ignored else self.served.eos_ids
+        return own | frozenset(submit.stopping.token_ids)
 
     def _logprob_spec(self, asked: LogprobOptions | None, prompt_tokens: int) -> LogprobSpec | None:
         if asked is None:
@@ -164,7 +172,7 @@ class Intake:
         check_ids("token_ids_logprob", asked.ids, self.served.vocab)
         return LogprobSpec(asked.num_top, tuple(asked.ids))
 
-    def _text(self, submit: Submit, prompt: Sequence[int], seed: int) -> RequestText:
+    def _text(self, submit: Submit, prompt: Sequence[int], seed: int, mask: GrammarMask | None) -> RequestText:
         stopping, logprobs, tokenizer = submit.stopping, submit.logprobs, self.served.tokenizer
         check_stops("stop", stopping.strings)
         options = TextOptions(
@@ -177,7 +185,7 @@ class Intake:
         )
         stream = tokenizer.stream(prompt, skip_special_tokens=submit.skip_special_tokens)
         leading_nulls = int(logprobs is not None and 0 <= logprobs.start < len(prompt))
-        return RequestText(submit.rid, stream, options, First(0, seed, len(prompt), 0, leading_nulls))
+        return RequestText(submit.rid, stream, options, First(0, seed, len(prompt), 0, leading_nulls), mask)
 
 
 def skipped_names(tokenizer: TextSource, strings: Sequence[str]) -> dict[int, str]:

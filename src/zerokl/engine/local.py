@@ -69,7 +69,10 @@ class LocalEngine:
         tickets = []
         for place, (submit, prompt) in enumerate(asked):
             try:
-                tickets.append(Ticket(place, *self.intake.take(submit, prompt)))
+                ticket = Ticket(place, *self.intake.take(submit, prompt))
+                if ticket.text.mask is not None:
+                    ticket.text.mask.compile()
+                tickets.append(ticket)
             except InvalidRequest as error:
                 raise named(error, place, len(asked)) from None
         return iter(tickets)
@@ -81,7 +84,7 @@ class LocalEngine:
         while waiting:
             ticket = waiting[0]
             try:
-                self.engine.submit(ticket.request)
+                self.engine.submit(ticket.request, ticket.text.mask)
             except NoRoom:
                 if not self.engine.has_work:
                     raise

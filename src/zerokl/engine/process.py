@@ -1,8 +1,9 @@
 """The engine as a process: sockets on one side, the loop on the other, and queues between them.
 
     frontends ─▶ reading threads ─▶ inbox ─▶ loop: submit, abort, finish, step ─▶ outbox ─▶ text thread ─▶ frontends
-                 (intake: checks,               ▲                                               │
-                  seeds, defaults)              └──────────── a stop string ended it ───────────┘
+                 (intake: checks,   ▲          ▲                                               │
+                  seeds, defaults)  │          └──────────── a stop string ended it ───────────┘
+                       └─ grammar threads (a request with a grammar, until it is compiled)
 
 The loop runs on the main thread and never touches a socket or a tokenizer. The text thread never waits for a socket
 (`Connection.send` only queues) nor for the loop, so the loop may wait for it. Each request that was taken ends in
@@ -17,12 +18,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from zerokl.engine.controls import Controls
+from zerokl.engine.grammar import GrammarMask
 from zerokl.engine.intake import Intake
 from zerokl.engine.ledger import Entry, Ledger
 from zerokl.engine.loop import Engine
@@ -36,6 +39,8 @@ from zerokl.wire.server import Connection, WireServer
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+GRAMMAR_THREADS = 2
+"""So that one grammar that takes long doesn't keep all others waiting."""
 MAX_STEPS_BEHIND = 64
 """How far the text may lag the loop before the loop waits."""
 
@@ -63,6 +68,9 @@ class EngineProcess:
         self._server = WireServer(path, lambda: hello, self._receive, self._lost)
         self._controls = Controls(self)
         self._text_thread = threading.Thread(target=self._write_texts, name="text", daemon=True)
+        self._compilers = ThreadPoolExecutor(GRAMMAR_THREADS, "grammar")
+        self._compiling: set[RequestId] = set()
+        """Open requests that the engine doesn't know yet. Only the loop's thread touches it."""
         self._step = 0
         self._heartbeat_due = 0.0
         self._drained_by = float("inf")
@@ -75,10 +83,11 @@ class EngineProcess:
         self._server.start()
         self._text_thread.start()
         try:
-            while not (self.engine.draining and not self.engine.has_work):
+            while not (self.engine.draining and not self.engine.has_work and not self._compiling):
                 self._turn()
         except Exception as error:  # noqa: BLE001 - the last line of defence: say it everywhere, then end
             self._fail(error)
+        self._compilers.shutdown(wait=False, cancel_futures=True)
         self._outbox.put(None)
         self._text_thread.join()
         self._server.close()
@@ -120,16 +129,34 @@ class EngineProcess:
         stats = self.engine.stats.scheduler
         self._server.broadcast(encode(Heartbeat(self._step, stats.running, stats.queued, self.engine.draining)))
 
-    def _submit(self, request: Request) -> None:
+    def _submit(self, request: Request, mask: GrammarMask | None = None) -> None:
         try:
-            self.engine.submit(request)
+            self.engine.submit(request, mask)
         except (InvalidRequest, NoRoom) as error:
             self._outbox.put((self._step, [Refusal(request.request_id, error)]))
 
+    def _submit_compiled(self, request: Request, outcome: GrammarMask | InvalidRequest | NoRoom) -> None:
+        """With its grammar, unless it was aborted while that was compiled."""
+        if request.request_id not in self._compiling:
+            return
+        self._compiling.remove(request.request_id)
+        if isinstance(outcome, GrammarMask):
+            self._submit(request, outcome)
+        else:
+            self._outbox.put((self._step, [Refusal(request.request_id, outcome)]))
+
+    def abort(self, request_id: RequestId, finish: Finish | None = None) -> bool:
+        """End one open request, which the engine may not know yet. False: it has ended."""
+        if request_id not in self._compiling:
+            return self.engine.abort(request_id, finish)
+        self._compiling.remove(request_id)
+        ended = Progress(request_id, finish=finish or Finish("abort", message="aborted"))
+        self._outbox.put((self._step, [ended]))
+        return True
+
     def abort_all(self, finish: Finish) -> int:
         """End every open request; how many there were."""
-        requests = self.ledger.open_requests()
-        return sum(self.engine.abort(request_id, finish) for request_id in requests)
+        return sum(self.abort(request_id, finish) for request_id in self.ledger.open_requests())
 
     def drain(self, timeout_s: float) -> None:
         """Take nothing more, finish what is here; after the timeout abort the rest."""
@@ -172,18 +199,35 @@ class EngineProcess:
             connection.send(encode_step(0, [refusal_record(submit.rid, ours("the request could not be taken in"))]))
             return
         self.ledger.add(request.request_id, Entry(connection, text))
-        self.call(partial(self._submit, request))
+        if text.mask is None:
+            self.call(partial(self._submit, request))
+        else:
+            self.call(partial(self._compiling.add, request.request_id))
+            self._compilers.submit(self._compile, request, text.mask)
 
     def _abort(self, connection: Connection, message: Abort) -> None:
         request_id = self.ledger.find(connection, message.rid)
         if request_id is not None:
-            self.call(partial(self.engine.abort, request_id, Finish("abort", None, message.message)))
+            self.call(partial(self.abort, request_id, Finish("abort", None, message.message)))
 
     def _lost(self, connection: Connection) -> None:
         requests = self.ledger.requests_of(connection)
         log.info("connection %d is gone with %d open requests", connection.number, len(requests))
         for request_id in requests:
-            self.call(partial(self.engine.abort, request_id))
+            self.call(partial(self.abort, request_id))
+
+    # ---- the grammar threads
+
+    def _compile(self, request: Request, mask: GrammarMask) -> None:
+        outcome: GrammarMask | InvalidRequest | NoRoom = mask
+        try:
+            mask.compile()
+        except InvalidRequest as error:
+            outcome = error
+        except Exception:  # ours, but one request's
+            log.exception("a grammar could not be compiled")
+            outcome = ours("the grammar could not be compiled")
+        self.call(partial(self._submit_compiled, request, outcome))
 
     # ---- the text thread
 

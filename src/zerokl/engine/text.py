@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from zerokl.engine.grammar import GrammarMask
 from zerokl.engine.pattern import Pattern
 from zerokl.engine.stops import Stops
 from zerokl.types import Finish, Logprobs, Progress
@@ -49,8 +50,12 @@ class TextOptions:
 class RequestText:
     """Feed it each `Progress` of one request; it gives the records, and says when the text ended the request."""
 
-    def __init__(self, rid: int, stream: Stream, options: TextOptions, first: First) -> None:
+    def __init__(
+        self, rid: int, stream: Stream, options: TextOptions, first: First, mask: GrammarMask | None = None
+    ) -> None:
         self.rid = rid
+        self.mask = mask
+        """The request's grammar, if it has one."""
         self.ended = False
         """Its last record was given; what still comes is dropped."""
         self.stopped: Finish | None = None
@@ -72,6 +77,9 @@ class RequestText:
         """Take what one step did; the record that is due with it, if one is."""
         if self.ended:
             return None
+        if progress.token is not None and self.mask and 0 <= self.mask.failed_after <= self.num_tokens:
+            self.stopped = Finish("abort", None, self.mask.failure, 400)
+            return self.refused(400, self.mask.failure)
         self._cached_tokens = max(self._cached_tokens, progress.cached_tokens)
         if progress.scores is not None:
             self._scores.append(progress.scores)

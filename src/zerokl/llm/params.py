@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import orjson
 
 from zerokl.errors import InvalidRequest
-from zerokl.wire.messages import U32, Bias, LogprobOptions, Sampling, Span, Stopping, Submit
+from zerokl.wire.messages import U32, Bias, Grammar, LogprobOptions, Sampling, Span, Stopping, Submit
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +42,11 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ignore_eos: bool = False
     no_stop_trim: bool = False
     skip_special_tokens: bool = True
+    json_schema: str | dict[str, Any] | None = None
+    """The output must fit it; of this and the next two at most one."""
+    regex: str | None = None
+    ebnf: str | None = None
+    """GBNF or Lark."""
     logprobs: bool = False
     """Of the new tokens."""
     top_logprobs: U32 = 0
@@ -72,7 +78,16 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             stream_interval=stream_interval,
             priority=self.priority,
             cache_salt=self.cache_salt,
+            grammar=self._grammar(),
         )
+
+    def _grammar(self) -> Grammar | None:
+        schema = orjson.dumps(self.json_schema).decode() if isinstance(self.json_schema, dict) else self.json_schema
+        sources = {"json_schema": schema, "regex": self.regex, "ebnf": self.ebnf}
+        given = [Grammar(kind, source) for kind, source in sources.items() if source is not None]
+        if len(given) > 1:
+            raise InvalidRequest(f"at most one grammar: {' and '.join(one.kind for one in given)}", param=given[1].kind)
+        return given[0] if given else None
 
     def _sampling(self) -> Sampling:
         return Sampling(

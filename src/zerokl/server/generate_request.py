@@ -8,9 +8,10 @@ from typing import Any
 
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import message, shown
+from zerokl.server.grammars import grammar_of
 from zerokl.server.job import Job, Prompt
 from zerokl.server.prompts import Limits, check_ids, check_length, check_not_empty, encode_all
-from zerokl.server.sampling import check_token_fields, grammar_of, sampling_of, stopping_of
+from zerokl.server.sampling import check_token_fields, sampling_of, stopping_of
 from zerokl.server.validate import Values, check, check_sampling
 from zerokl.tokenizer import Tokenizer
 from zerokl.wire.messages import LogprobOptions

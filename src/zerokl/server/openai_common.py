@@ -1,4 +1,4 @@
-"""What /v1/completions and /v1/chat/completions share: sampling, grammar, usage, the frame around choices."""
+"""What /v1/completions and /v1/chat/completions share: sampling, usage, the frame around choices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import message, shown
 from zerokl.server.generate_request import check_min
+from zerokl.server.grammars import openai_grammar
 from zerokl.server.job import Job, Prompt
 from zerokl.server.prompts import Limits, check_length
-from zerokl.server.sampling import check_token_fields, grammar_of, sampling_of, stopping_of
+from zerokl.server.sampling import check_token_fields, sampling_of, stopping_of
 from zerokl.server.service import Service
 from zerokl.server.validate import Values
-from zerokl.wire.messages import Done, First, Grammar, LogprobOptions
+from zerokl.wire.messages import Done, First, LogprobOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def jobs_of(
     check_token_fields(values, "", limits)
     check_length(prompt, max_tokens, limits)
     check_min(values["min_tokens"], max_tokens, "min_tokens")
-    grammar = _grammar(values)
+    grammar = openai_grammar(values)
     return [
         Job(
             prompt=prompt,
@@ -97,21 +98,6 @@ def jobs_of(
         )
         for sample in range(values["n"])
     ]
-
-
-def _grammar(values: Values) -> Grammar | None:
-    """From response_format or one of the extensions."""
-    given = values["response_format"]
-    match given and given["type"]:
-        case "json_object":
-            return grammar_of({**values, "json_schema": values["json_schema"] or {"type": "object"}})
-        case "json_schema":
-            schema = (given["json_schema"] or {}).get("schema") or {}
-            return grammar_of({**values, "json_schema": schema})
-        case "structural_tag":
-            return grammar_of({**values, "structural_tag": given})
-        case _:
-            return grammar_of(values)
 
 
 def finish_of(done: Done | None) -> tuple[str | None, int | str | None]:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
-from zerokl.errors import InvalidRequest
-from zerokl.server.fields import message
 from zerokl.server.prompts import Limits, check_bias, check_ids
 from zerokl.server.validate import Values
-from zerokl.wire.messages import Bias, Grammar, Sampling, Stopping
+from zerokl.wire.messages import Bias, Sampling, Stopping
 
 GREEDY_BELOW = 1e-6
-GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 def sampling_of(values: Values, seed: int | None, sample: int) -> Sampling:
@@ -47,15 +40,3 @@ def check_token_fields(values: Values, prefix: str, limits: Limits) -> None:
     """The ids inside sampling parameters are ids of this vocabulary."""
     check_ids(values["stop_token_ids"], prefix + "stop_token_ids", limits)
     check_bias(values["logit_bias"] or (), prefix + "logit_bias", limits)
-
-
-def grammar_of(values: Values, prefix: str = "") -> Grammar | None:
-    """The one grammar given; "" counts as unset."""
-    given = [name for name in GRAMMARS if values.get(name) not in (None, "")]
-    if len(given) > 1:
-        raise InvalidRequest(message("one_grammar", given=" and ".join(given)), param=prefix + given[1])
-    return Grammar(given[0], _source(values[given[0]])) if given else None
-
-
-def _source(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -29,7 +29,8 @@ class Tokenizer:
         self._library = _library(files.tokenizer_json)
         self._spelling = spelling_of(self._library.decoder)
         added = self._library.get_added_tokens_decoder()
-        self._skipped = frozenset(i for i, token in added.items() if token.special)
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        """Ids that have a meaning instead of a text."""
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -40,6 +41,11 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Write a run folder's three files; `load` gives an equal tokenizer."""
         write_run_folder(Path(folder), self.files)
+
+    @property
+    def spells_bytes(self) -> bool:
+        """Whether each id stands for bytes of its own, wherever it stands."""
+        return self._spelling is not None
 
     @cached_property
     def chat(self) -> ChatTemplate:
@@ -110,7 +116,7 @@ class Tokenizer:
         return found
 
     def _visible_bytes(self, token: int) -> bytes:
-        return b"" if token in self._skipped else self.token_bytes(token)
+        return b"" if token in self.special_ids else self.token_bytes(token)
 
     def _decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return str(self._library.decode(list(ids), skip_special_tokens=skip_special_tokens))

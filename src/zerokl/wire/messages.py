@@ -71,7 +71,7 @@ class LogprobOptions(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Grammar(Struct, frozen=True, array_like=True, gc=False):
-    """What the output must look like. Reserved: the engine refuses it until it has grammars."""
+    """What the output must look like. One that does not compile is refused with the first record."""
 
     kind: str
     """json_schema, regex, ebnf or structural_tag."""
