@@ -99,14 +99,6 @@ def test_mistakes_are_named(server: Live, body: dict[str, Any], message: str) ->
     assert response.json()["error"]["message"] == message
 
 
-def test_a_response_format_of_text_passes_and_a_schema_is_refused(server: Live) -> None:
-    chat(server, response_format={"type": "text"})
-    for kind in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}):
-        response = server.post("/v1/chat/completions", {"messages": HI, "response_format": kind})
-        assert response.status_code == 400
-        assert "json_schema" in response.json()["error"]["message"]
-
-
 def test_candidates_are_a_list_with_bytes_from_the_vocabulary() -> None:
     prompt = [*b"<user>hi", 258, *b"<assistant>"]
     with live([{"prompt": prompt, "tokens": [0xE6, 0x88, 0x91], "logprobs": [-0.5]}]) as server:
