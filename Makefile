@@ -31,7 +31,7 @@ $(VENV)/.python: constraints.txt | tools
 
 $(READY): $(VENV)/.python pyproject.toml $(RUST)
 	@echo "Building zerokl (the first time takes a minute or two) ..."
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --extras dev --quiet
+	@PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --extras dev --quiet
 	@touch $@
 
 setup: $(READY)  ## environment and build, nothing else
