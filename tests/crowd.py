@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tests.fakes import EMPTY, FakeRunner, attend, draw, key_of, logprobs_of
+from tests.fakes import EMPTY, FakeRunner, advance, attend, context_of, draw, key_of, logprobs_of, nothing_past
 from zerokl.cache import Cache
 from zerokl.engine.loop import Engine
 from zerokl.scheduler import Limits, MaskSource, Scheduler
-from zerokl.types import Finish, Logprobs, Progress, Request, RequestId, StepRunner
+from zerokl.types import (
+    Finish,
+    Logprobs,
+    Pools,
+    Progress,
+    Request,
+    RequestId,
+    StatePool,
+    StepRunner,
+    WindowPool,
+)
+
+PLAIN = Pools(0, 1)
+"""Full attention only."""
 
 
 @dataclass
@@ -54,11 +67,19 @@ def first_rows(logprobs: Logprobs, rows: int) -> Logprobs:
     )
 
 
-def answer_alone(request: Request, context_length: int, mask: MaskSource | None = None) -> Answer:
-    """What `FakeRunner`'s model tells `request`, computed with no cache, no batch and no scheduler."""
-    tokens, contexts, context = list(request.prompt), [], EMPTY
+def answer_alone(request: Request, context_length: int, mask: MaskSource | None = None, pools: Pools = PLAIN) -> Answer:
+    """What `FakeRunner`'s model tells `request`, computed with no cache, no batch and no scheduler.
+
+    Of `pools` only the windows, the page (which is the recurrent layer's chunk) and whether there are states matter.
+    """
+    tokens, contexts, context, past = list(request.prompt), [], EMPTY, nothing_past(pools)
+
+    def attended(token: int, position: int) -> int:
+        made = advance(past, pools, token, position)
+        return attend(context, key_of(context_of(context, made, pools), token, position))
+
     for position, token in enumerate(tokens):
-        context = attend(context, key_of(context, token, position))
+        context = attended(token, position)
         contexts.append(context)
     answer = Answer()
     if request.logprobs and 0 <= request.logprob_start < len(tokens) - 1:
@@ -74,7 +95,7 @@ def answer_alone(request: Request, context_length: int, mask: MaskSource | None 
         if request.logprobs:
             answer.logprobs = answer.logprobs.joined(logprobs_of([context], [token], request.logprobs))
         answer.tokens.append(token)
-        context = attend(context, key_of(context, token, len(tokens)))
+        context = attended(token, len(tokens))
         tokens.append(token)
         if token in request.stop_token_ids and len(answer.tokens) > request.min_new_tokens:
             answer.finish = Finish("stop", matched=token)
@@ -112,7 +133,10 @@ class Crowd:
                 break
             self.step()
         assert not self.engine.has_work, f"no end after {limit} steps: {self.engine.stats}"
-        assert self.cache.stats.leased == 0, f"pages leaked: {self.cache.stats}"
+        stats = self.cache.stats
+        assert stats.leased == 0, f"pages leaked: {stats}"
+        assert not any(kind.leased for kind in stats.windows), f"sliding pages leaked: {stats}"
+        assert not stats.states or stats.states.leased == stats.states.live_leased == 0, f"slots leaked: {stats}"
         assert all(answer.finish for answer in self.answers.values())
         return self.answers
 
@@ -145,16 +169,19 @@ def fake_crowd(
     running: int = 8,
     queued: int = 1000,
     enabled: bool = True,
+    windows: tuple[WindowPool, ...] = (),
+    states: StatePool | None = None,
 ) -> Crowd:
     """A crowd over a `FakeRunner`."""
-    cache = Cache(num_pages, page_size, enabled)
+    cache = Cache(num_pages, page_size, enabled, windows=windows, states=states)
     limits = Limits(
         context_length=context_length,
         max_running_requests=running,
         max_queued_requests=queued,
         chunked_prefill_size=budget,
     )
-    return Crowd(Engine(Scheduler(limits, cache, lag), FakeRunner(num_pages, page_size, lag)))
+    runner = FakeRunner(num_pages, page_size, lag, windows, states)
+    return Crowd(Engine(Scheduler(limits, cache, lag), runner))
 
 
 def assert_as_alone(

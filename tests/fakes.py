@@ -4,6 +4,9 @@
 Reading goes through the segment's page table, as attention does, so a stale page, a match off by one, a slot never
 filled or a wrong position changes every later token and logprob. `crowd.answer_alone` computes the same with no pages,
 no batch and no scheduler.
+
+With pools of more kinds it also has layers that see a window, a short convolution and a recurrent state, whose memory
+is where the plan says, and nowhere else. What they make of a token goes into its key, so one wrong slot stays wrong.
 """
 
 from __future__ import annotations
@@ -16,15 +19,19 @@ from dataclasses import dataclass, field
 
 from zerokl.types import (
     PENDING_TOKEN,
+    ZERO_STATE,
     Logprobs,
     LogprobSpec,
     Pending,
+    Pools,
     RequestId,
     SamplingParams,
     Segment,
     SegmentResult,
+    StatePool,
     StepPlan,
     StepResult,
+    WindowPool,
 )
 
 VOCABULARY = 13
@@ -95,7 +102,68 @@ def draw(
     return max(allowed, key=lambda token: (mix(context, noise, past, token), -token))
 
 
+# The "hybrid model": what layers with a window, a convolution and a recurrent state make of a token
+
+WIDTH = 4
+"""Taps of the convolution."""
+
+
+@dataclass
+class Past:
+    """What such layers remember before a position."""
+
+    inputs: list[int]
+    """The last WIDTH - 1 inputs of the convolution, 0 before the start."""
+    windows: list[list[int]]
+    """Per sliding kind: the keys of the window before the position, oldest first."""
+    state: int = 0
+    """At the last multiple of the chunk."""
+    chunk: list[int] = field(default_factory=list)
+    """What the recurrent layer was given since."""
+    made: list[int] = field(default_factory=list)
+    """Per sliding kind: the last token's own key."""
+
+
+def nothing_past(pools: Pools) -> Past:
+    return Past([0] * (WIDTH - 1), [[] for _ in pools.windows])
+
+
+def advance(past: Past, pools: Pools, token: int, position: int) -> int:
+    """Moves `past` on by one token and returns what those layers made of it."""
+    given = mix(token, position)
+    if pools.states:
+        past.inputs.append(given)
+        given = mix(*past.inputs)
+        past.inputs.pop(0)
+    past.made = []
+    for kind, pool in enumerate(pools.windows):
+        past.made.append(mix(given, kind))
+        keys = [*past.windows[kind], past.made[kind]]
+        given = mix(*keys)
+        past.windows[kind] = keys[len(keys) - min(len(keys), pool.window - 1) :]
+    if pools.states:
+        past.chunk.append(given)
+        given = mix(past.state, *past.chunk)
+        if len(past.chunk) == pools.page_size:
+            past.state, past.chunk = mix(past.state, -1, *past.chunk), []
+    return given
+
+
+def context_of(context: int, made: int, pools: Pools) -> int:
+    """What a token's key depends on, its own token and position aside."""
+    return mix(context, made) if pools.windows or pools.states else context
+
+
 # The runner
+
+
+@dataclass
+class FakeState:
+    """A state slot: a live one has all three, a checkpoint the first two."""
+
+    inputs: list[int]
+    state: int
+    chunk: list[int]
 
 
 @dataclass
@@ -105,6 +173,8 @@ class FakeRunner:
     num_pages: int
     page_size: int
     lag: int = 0
+    windows: tuple[WindowPool, ...] = ()
+    state_pool: StatePool | None = None
     slots: list[int] = field(default_factory=list)
     drawn: dict[RequestId, int] = field(default_factory=dict)
     """The last token drawn for a request: what PENDING_TOKEN stands for in the next step."""
@@ -114,9 +184,17 @@ class FakeRunner:
     def __post_init__(self) -> None:
         # A slot that was never written holds garbage of its own, like memory fresh from the device.
         self.slots = [mix(-1, slot) for slot in range(self.num_pages * self.page_size)]
+        self.pools = Pools(self.num_pages, self.page_size, self.windows, self.state_pool)
+        self.window_slots = [
+            [mix(-2, kind, slot) for slot in range(pool.num_pages * self.page_size)]
+            for kind, pool in enumerate(self.windows)
+        ]
+        num_states = self.state_pool.num_slots if self.state_pool else 0
+        self.states = [FakeState([mix(-3, slot)] * (WIDTH - 1), mix(-4, slot), []) for slot in range(num_states)]
 
     def submit(self, plan: StepPlan) -> Pending:
         check_plan(plan, self.page_size, self.num_pages)
+        check_states(plan, self.pools)
         assert len(self._queue) <= self.lag, "more steps in flight than the lag allows"
         self.plans.append(plan)
         pending = FakePending(self, plan)
@@ -126,8 +204,11 @@ class FakeRunner:
     def run(self, plan: StepPlan) -> StepResult:
         assert self._queue.popleft().plan is plan, "results are asked for in the order of submission"
         tokens = [self._resolve(segment) for segment in plan.segments]
-        # All writes before all reads, as one batched step does: a page that two segments share by mistake shows.
-        contexts = [self._write(segment, ids) for segment, ids in zip(plan.segments, tokens, strict=True)]
+        # All sources are read before anything is written.
+        pasts = [self._past(segment) for segment in plan.segments]
+        contexts = [
+            self._write(segment, ids, past) for segment, ids, past in zip(plan.segments, tokens, pasts, strict=True)
+        ]
         results = [
             self._answer(slot, segment, rows)
             for slot, (segment, rows) in enumerate(zip(plan.segments, contexts, strict=True))
@@ -137,17 +218,66 @@ class FakeRunner:
     def _resolve(self, segment: Segment) -> list[int]:
         return [self.drawn[segment.request_id] if id == PENDING_TOKEN else id for id in segment.tokens]
 
-    def _write(self, segment: Segment, tokens: Sequence[int]) -> list[int]:
-        """Stores the segment's keys and gives the context after each of its rows."""
+    def _write(self, segment: Segment, tokens: Sequence[int], past: Past) -> list[int]:
+        """Stores what the segment leaves behind, and gives the context after each of its rows."""
         context = EMPTY
         for position in range(segment.start):
             context = attend(context, self.slots[self._slot(segment, position)])
         rows = []
+        checkpoints = dict(segment.state.checkpoints) if segment.state else {}
         for position, token in enumerate(tokens, segment.start):
-            self.slots[self._slot(segment, position)] = key_of(context, token, position)
+            self._read_windows(segment, position, past)
+            made = advance(past, self.pools, token, position)
+            self._write_windows(segment, position, past)
+            self.slots[self._slot(segment, position)] = key_of(context_of(context, made, self.pools), token, position)
             context = attend(context, self.slots[self._slot(segment, position)])
             rows.append(context)
+            if position + 1 in checkpoints:
+                self.write_state(checkpoints[position + 1], past)
+        if segment.state:
+            self.write_state(segment.state.live, past)
         return rows
+
+    def _past(self, segment: Segment) -> Past:
+        """What the segment starts from, read from where the plan says."""
+        past, use = nothing_past(self.pools), segment.state
+        if use and use.source != ZERO_STATE:
+            found = self.read_state(use.source)
+            past.inputs, past.state = list(found.inputs), found.state
+            past.chunk = found.chunk[: segment.start % self.page_size]
+        return past
+
+    def read_state(self, slot: int) -> FakeState:
+        return self.states[slot]
+
+    def write_state(self, slot: int, past: Past) -> None:
+        self.states[slot] = FakeState(list(past.inputs), past.state, list(past.chunk))
+
+    def _read_windows(self, segment: Segment, position: int, past: Past) -> None:
+        """The window's keys, through the page table: nothing is remembered from the row before."""
+        for kind, pool in enumerate(self.windows):
+            first = max(0, position - self.window_of(pool) + 1)
+            past.windows[kind] = [self._window_key(segment, kind, seen) for seen in range(first, position)]
+
+    def window_of(self, pool: WindowPool) -> int:
+        """Where a planted defect sees one key more or less."""
+        return pool.window
+
+    def _window_key(self, segment: Segment, kind: int, position: int) -> int:
+        place = self._window_place(segment, kind, position)
+        return self.window_slots[kind][place] if place is not None else mix(-5, position)
+
+    def _write_windows(self, segment: Segment, position: int, past: Past) -> None:
+        for kind in range(len(self.windows)):
+            place = self._window_place(segment, kind, position)
+            assert place is not None, "no sliding page for a position that is written"
+            self.window_slots[kind][place] = past.made[kind]
+
+    def _window_place(self, segment: Segment, kind: int, position: int) -> int | None:
+        pages, page = segment.windows[kind], position // self.page_size
+        if not pages.first <= page < pages.first + len(pages.pages):
+            return None
+        return pages.pages[page - pages.first] * self.page_size + position % self.page_size
 
     def _slot(self, segment: Segment, position: int) -> int:
         return segment.pages[position // self.page_size] * self.page_size + position % self.page_size
@@ -200,3 +330,32 @@ def check_plan(plan: StepPlan, page_size: int, num_pages: int) -> None:
         pages = set(segment.pages[segment.start // page_size : -(-end // page_size)])
         assert not pages & written, "two requests write to one page in one step"
         written |= pages
+
+
+def check_states(plan: StepPlan, pools: Pools) -> None:
+    """What `types.WindowPages` and `types.StateUse` promise to any runner, values aside."""
+    uses = [segment.state for segment in plan.segments if segment.state]
+    assert len(uses) == (len(plan.segments) if pools.states else 0)
+    written = [slot for use in uses for slot in (use.live, *(slot for _, slot in use.checkpoints))]
+    assert len(set(written)) == len(written), "one slot for two states"
+    for kind, pool in enumerate(pools.windows):
+        pages = [page for segment in plan.segments for page in written_pages(segment, kind, pools.page_size)]
+        assert len(set(pages)) == len(pages), "two requests write to one sliding page in one step"
+        assert all(0 <= page < pool.num_pages for page in pages)
+    for segment, use in zip(plan.segments, uses, strict=False):
+        assert pools.states
+        end = segment.start + len(segment.tokens)
+        assert (use.source == ZERO_STATE) == (segment.start == 0)
+        assert use.source == use.live or use.source not in written, "a source is written in the same step"
+        assert 0 <= use.live < pools.states.num_live
+        assert all(slot in range(pools.states.num_live, pools.states.num_slots) for _, slot in use.checkpoints)
+        assert all(segment.start < position <= end for position, _ in use.checkpoints)
+
+
+def written_pages(segment: Segment, kind: int, page_size: int) -> Sequence[int]:
+    """The sliding pages that hold the segment's own positions."""
+    pages = segment.windows[kind]
+    first, last = segment.start // page_size, (segment.start + len(segment.tokens) - 1) // page_size
+    assert pages.first <= first, "the segment's own page is gone"
+    assert last < pages.first + len(pages.pages), "sliding pages don't cover the segment"
+    return pages.pages[first - pages.first : last + 1 - pages.first]

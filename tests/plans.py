@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from tests.crowd import Crowd, fake_crowd
-from zerokl.types import Finish, LogprobSpec, Request, RequestId, SamplingParams
+from zerokl.types import Finish, LogprobSpec, Pools, Request, RequestId, SamplingParams, StatePool, WindowPool
 
 CONTEXT_LENGTH = 28
 """Short, so that the context end comes up."""
@@ -27,6 +27,8 @@ class Turn:
     preempt: int | None = None
     """Which of the running, modulo their number."""
     evict: int = 0
+    evict_shelf: int = 0
+    """How many places of the other kinds fall out, in turn."""
     cut: int | None = None
     """Which request is cut short, modulo the number submitted."""
 
@@ -40,6 +42,13 @@ class World:
     spare_tokens: int
     """Pool beyond what the largest request needs alone."""
     running: int
+    windows: tuple[int, ...] = ()
+    spare_windows: float = 0
+    """Of each sliding kind: 0 is what one request needs alone, 1 a page for each full one."""
+    interval_pages: int = 0
+    """Pages between checkpoints; 0: there are no states."""
+    checkpoints: int = 0
+    live: int = 1
 
 
 def prompts(vocabulary: int = 2, longest: int = 20) -> st.SearchStrategy[list[int]]:
@@ -104,6 +113,9 @@ turns = st.builds(
     cut=st.sampled_from([None, None, None, None, None, 0, 1, 2, 3]),
 )
 scripts = st.lists(turns, max_size=25)
+hybrid_scripts = st.lists(
+    st.builds(lambda turn, evict: replace(turn, evict_shelf=evict), turns, st.sampled_from([0, 0, 1, 4])), max_size=25
+)
 worlds = st.builds(
     World,
     lag=st.integers(0, 1),
@@ -113,15 +125,42 @@ worlds = st.builds(
 )
 
 
+hybrid_worlds = st.builds(
+    World,
+    lag=st.integers(0, 1),
+    page_size=st.sampled_from([1, 2, 3, 4]),
+    spare_tokens=st.sampled_from([0, 5, 10, 200]),
+    running=st.sampled_from([1, 2, 8]),
+    windows=st.sampled_from([(), (5,), (5,), (1,), (2, 8), (7, 3)]),
+    spare_windows=st.sampled_from([0, 0.2, 1]),
+    interval_pages=st.sampled_from([0, 1, 1, 2, 3]),
+    checkpoints=st.sampled_from([0, 1, 3, 300]),
+    live=st.sampled_from([1, 2, 8]),
+)
+
+
+def pools_in(world: World, num_pages: int) -> Pools:
+    """The world's pools of every kind."""
+    windows = []
+    for window in world.windows:
+        alone = min(-(-(window - 1) // world.page_size) + 1, num_pages)
+        windows.append(WindowPool(window, max(alone, int(world.spare_windows * num_pages))))
+    states = StatePool(world.interval_pages * world.page_size, world.live, world.checkpoints)
+    return Pools(num_pages, world.page_size, tuple(windows), states if world.interval_pages else None)
+
+
 def crowd_in(world: World, requests: Sequence[Request]) -> Crowd:
     """A crowd over the fake runner whose pool holds the largest request and the world's spare."""
     largest = max(min(len(one.prompt) + one.max_new_tokens, CONTEXT_LENGTH) for one in requests)
+    pools = pools_in(world, -(-(largest + world.spare_tokens) // world.page_size))
     return fake_crowd(
         lag=world.lag,
         page_size=world.page_size,
-        num_pages=-(-(largest + world.spare_tokens) // world.page_size),
+        num_pages=pools.num_pages,
         context_length=CONTEXT_LENGTH,
         running=world.running,
+        windows=pools.windows,
+        states=pools.states,
     )
 
 
@@ -158,4 +197,6 @@ def bend(crowd: Crowd, turn: Turn) -> None:
         scheduler._preempt(scheduler._running[turn.preempt % len(scheduler._running)])
     for _ in range(turn.evict):
         crowd.cache._evict_one()
+    for number in range(turn.evict_shelf if crowd.cache.shelves else 0):
+        crowd.cache.shelves[number % len(crowd.cache.shelves)].evict_one()
     crowd.cache.check()
