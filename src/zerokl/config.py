@@ -103,6 +103,11 @@ class Config:
     allow_origins: tuple[str, ...] = option((), "CORS origins (repeatable); none: CORS is off.")
     max_body_bytes: int = option(64 * 2**20, "Largest request body.", minimum=1024)
     max_logprobs: int = option(100, "Largest `logprobs` on /v1/completions.", minimum=0)
+    tool_call_parser: str = option(
+        "",
+        "How the model writes tool calls; empty: they stay in the content.",
+        choices=["", "hermes", "qwen25", "llama3", "mistral"],
+    )
     strict_model: bool = option(False, "Answer 404 to a model name that isn't the served one.")
     incremental_streaming_output: bool = option(False, "/generate streams deltas instead of the whole text so far.")
     weight_version: str = option("default", "Label of the weights in answers.")

@@ -87,8 +87,7 @@ def test_max_completion_tokens_wins_and_absent_is_the_rest_of_the_context(server
         ({"logprobs": 1}, "logprobs must be true or false, got 1"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs must not hold a chat_template: "
          "templates are chosen at launch"),
-        ({"tool_choice": "required"}, 'tool_choice "required" needs structured output, which this server doesn\'t '
-         "have yet; auto and none work"),
+        ({"tool_choice": "required"}, 'tool_choice "required" needs tools'),
         ({"max_tokens": 500}, "the prompt has 20 tokens and 500 new ones were asked for, 520 in all, but the context "
          "length is 512"),
     ],

@@ -39,7 +39,7 @@ def test_the_words_name_the_bounds(name: str) -> None:
 
 
 def test_every_message_is_used_and_every_used_message_is_there() -> None:
-    sources = [path for path in files("zerokl.server").iterdir() if path.name.endswith(".py")]
+    sources = Path(str(files("zerokl.server"))).rglob("*.py")
     text = "".join(source.read_text() for source in sources)
     used = set(re.findall(r'message\(\s*"([a-z_]+)"', text))
     assert used <= set(DOCUMENT["messages"])

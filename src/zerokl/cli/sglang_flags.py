@@ -180,7 +180,8 @@ TABLE = (
         "--batch-notify-size --enable-tokenizer-batch-encode --disable-tokenizer-batch-decode", "one frontend process"
     ),
     idle("--enable-dynamic-batch-tokenizer --dynamic-batch-tokenizer-*", "one frontend process"),
-    idle("--reasoning-parser --tool-call-parser", "no parsers yet: everything stays in content"),
+    idle("--reasoning-parser", "reasoning stays in content"),
+    mapped("--tool-call-parser", "tool_call_parser", qwen="qwen25"),
     idle("--grammar-backend --constrained-json-* --disable-outlines-disk-cache", "grammars are llguidance's"),
     idle("--file-storage-path --completion-template --hf-chat-template-name", "not used"),
     idle(

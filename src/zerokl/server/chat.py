@@ -8,12 +8,13 @@ from typing import Any
 
 from zerokl.server import streaming
 from zerokl.server.chat_body import ChatChoice
-from zerokl.server.chat_request import chat_jobs, chat_prompt, check_chat
+from zerokl.server.chat_request import chat_jobs, chat_prompt, check_chat, parser_of
 from zerokl.server.exchange import Exchange
 from zerokl.server.openai_common import Shape, shape_of, usage_of
 from zerokl.server.seeds import name_seeds
 from zerokl.server.service import Service, refused
 from zerokl.server.tokens import id_text
+from zerokl.server.tools.forced import forced_name
 from zerokl.server.validate import check
 from zerokl.wire.records import Record
 
@@ -23,13 +24,16 @@ async def chat_completions(service: Service, exchange: Exchange) -> None:
     limits = service.engine.limits
     values = check("chat", body)
     check_chat(service, values)
-    jobs = chat_jobs(values, await chat_prompt(service, values), limits)
+    forced = forced_name(values)
+    new_parser = parser_of(service.config, values, forced)
+    jobs = chat_jobs(values, await chat_prompt(service, values), limits, forced, new_parser().shows_special)
     [name] = service.names("chatcmpl-", [values["rid"]])
     kind = "chat.completion.chunk" if values["stream"] else "chat.completion"
     shape = shape_of(service, values, name, kind)
     token_text = id_text if shape.tokens_as_ids else service.tokenizer.token_text
     choices = [
-        ChatChoice(job, i, service.tokenizer.token_bytes, token_text, shape.token_ids) for i, job in enumerate(jobs)
+        ChatChoice(job, name, i, new_parser(), service.tokenizer.token_bytes, token_text, shape.token_ids)
+        for i, job in enumerate(jobs)
     ]
     async with (
         exchange.client_watched(),
@@ -67,7 +71,7 @@ class _Frames:
         if place not in self.opened:
             self.opened.add(place)
             yield self._frame(choice, choice.opening())
-        if record.tokens or record.text:
+        if record.tokens or choice.has_delta:
             yield self._frame(choice, choice.take_delta())
         if record.done is not None:
             yield self._frame(choice, choice.closing())

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from zerokl.config import Config
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import message, shown
+from zerokl.server.grammars import openai_grammar
 from zerokl.server.job import Job, Prompt
 from zerokl.server.openai_common import check_model, jobs_of
 from zerokl.server.prompts import Limits, empty
 from zerokl.server.service import Service
+from zerokl.server.tools import PARSERS, PlainText, ToolParser
+from zerokl.server.tools.forced import forced_grammar, forced_parser
 from zerokl.server.validate import Values
 from zerokl.wire.messages import LogprobOptions
 
@@ -27,9 +31,6 @@ def check_chat(service: Service, values: Values) -> None:
         raise InvalidRequest(message("top_needs_logprobs", value=top), param="top_logprobs")
     if "chat_template" in values["chat_template_kwargs"]:
         raise InvalidRequest(message("template_in_request"), param="chat_template_kwargs")
-    if values["tool_choice"] not in (None, "auto", "none"):
-        text = message("tool_choice", value=shown(values["tool_choice"]))
-        raise InvalidRequest(text, param="tool_choice", code="unsupported_value")
 
 
 def check_messages(messages: Sequence[Any]) -> None:
@@ -89,8 +90,27 @@ async def render(service: Service, messages: Sequence[Any], **options: Any) -> P
     return prompt
 
 
-def chat_jobs(values: Values, prompt: Prompt, limits: Limits) -> list[Job]:
+def parser_of(config: Config, values: Values, forced: str | None) -> Callable[[], ToolParser]:
+    """Makes the parser of one choice: calls are looked for where tools were given and may be used."""
+    if forced is not None:
+        return lambda: forced_parser(forced)
+    if not config.tool_call_parser or not values["tools"] or values["tool_choice"] == "none":
+        return PlainText
+    return PARSERS[config.tool_call_parser]
+
+
+def chat_jobs(
+    values: Values, prompt: Prompt, limits: Limits, forced: str | None = None, shows_special: bool = False
+) -> list[Job]:
+    """`forced`: the tool that must be called. `shows_special`: special tokens stay in the text, for the parser."""
     asked = values["max_completion_tokens"]
     max_tokens = values["max_tokens"] if asked is None else asked
     logprobs = LogprobOptions(num_top=values["top_logprobs"] or 0) if values["logprobs"] else None
-    return jobs_of(values, prompt, max_tokens, logprobs, limits)
+    grammar = openai_grammar(values)
+    if forced is not None:
+        if grammar:
+            raise InvalidRequest(message("one_grammar", given=f"tool_choice and {grammar.kind}"), param="tool_choice")
+        grammar = forced_grammar(forced, values["tools"], values["parallel_tool_calls"] is not False)
+    if shows_special:
+        values = {**values, "skip_special_tokens": False}
+    return jobs_of(values, prompt, max_tokens, logprobs, limits, grammar)

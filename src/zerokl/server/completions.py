@@ -12,6 +12,7 @@ from zerokl.server.completions_body import CompletionChoice
 from zerokl.server.exchange import Exchange
 from zerokl.server.fields import message
 from zerokl.server.generate_request import check_size
+from zerokl.server.grammars import openai_grammar
 from zerokl.server.job import Job, Prompt
 from zerokl.server.openai_common import Shape, check_model, jobs_of, shape_of, usage_of
 from zerokl.server.prompts import Limits, check_ids, check_not_empty, encode_all
@@ -80,7 +81,8 @@ def _jobs(values: Values, prompts: Sequence[Prompt], limits: Limits) -> list[Job
     logprobs = None
     if values["logprobs"] is not None:
         logprobs = LogprobOptions(start=0 if values["echo"] else -1, num_top=values["logprobs"])
-    return [job for prompt in prompts for job in jobs_of(values, prompt, values["max_tokens"], logprobs, limits)]
+    common = (values["max_tokens"], logprobs, limits, openai_grammar(values))
+    return [job for prompt in prompts for job in jobs_of(values, prompt, *common)]
 
 
 _DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}

@@ -54,7 +54,7 @@ async def model_info(service: Service, exchange: Exchange) -> None:
             "weight_version": config.weight_version,
             "load_format": config.load_format,
             "reasoning_parser": None,
-            "tool_call_parser": None,
+            "tool_call_parser": config.tool_call_parser or None,
             "model_type": facts.get("model_type"),
             "architectures": facts.get("architectures"),
             "has_image_understanding": False,

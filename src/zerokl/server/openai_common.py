@@ -9,13 +9,12 @@ from typing import Any
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import message, shown
 from zerokl.server.generate_request import check_min
-from zerokl.server.grammars import openai_grammar
 from zerokl.server.job import Job, Prompt
 from zerokl.server.prompts import Limits, check_length
 from zerokl.server.sampling import check_token_fields, sampling_of, stopping_of
 from zerokl.server.service import Service
 from zerokl.server.validate import Values
-from zerokl.wire.messages import Done, First, LogprobOptions
+from zerokl.wire.messages import Done, First, Grammar, LogprobOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +74,17 @@ def no_such_model(service: Service, asked: str) -> InvalidRequest:
 
 
 def jobs_of(
-    values: Values, prompt: Prompt, max_tokens: int | None, logprobs: LogprobOptions | None, limits: Limits
+    values: Values,
+    prompt: Prompt,
+    max_tokens: int | None,
+    logprobs: LogprobOptions | None,
+    limits: Limits,
+    grammar: Grammar | None,
 ) -> list[Job]:
     """One prompt's n samples. `values` are of the common table."""
     check_token_fields(values, "", limits)
     check_length(prompt, max_tokens, limits)
     check_min(values["min_tokens"], max_tokens, "min_tokens")
-    grammar = openai_grammar(values)
     return [
         Job(
             prompt=prompt,
