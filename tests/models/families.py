@@ -52,6 +52,34 @@ GEMMA3 = {
     "num_hidden_layers": 4,
 }
 
+INKLING = {
+    "architectures": ["InklingForCausalLM"],
+    "model_type": "inkling_text",
+    "vocab_size": 304,
+    "unpadded_vocab_size": 290,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 24,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "sliding_window_size": 20,
+    "d_rel": 6,
+    "rel_extent": 36,
+    "log_scaling_n_floor": 24,
+    "log_scaling_alpha": 0.1,
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid"],
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "conv_kernel_size": 4,
+    "moe_intermediate_size": 40,
+    "n_routed_experts": 10,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "route_scale": 8.0,
+    "logits_mup_width_multiplier": 3.0,
+    "rms_norm_eps": 1e-6,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 70},
     "mistral-no-window": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
@@ -75,6 +103,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_local_base_freq": 1e4,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     },
+    "inkling": INKLING,
+    "inkling-one-shared": INKLING
+    | {
+        "n_shared_experts": 1,
+        "logits_mup_width_multiplier": 2.0,
+        "sliding_window_size": 40,
+        "log_scaling_n_floor": None,
+        "swa_num_key_value_heads": 1,
+        "mlp_layer_types": ["sparse"] * 4,
+    },
 }
 
 
@@ -84,7 +122,8 @@ def config_of(family: str) -> dict[str, Any]:
 
 def family_questions(family: str) -> list[Question]:
     """A short sequence with a greedy continuation, and one that is longer than every window, page and extent."""
-    vocab_size = config_of(family)["vocab_size"]
+    config = config_of(family)
+    vocab_size = config.get("unpadded_vocab_size", config["vocab_size"])
     ids = list(range(0, vocab_size, 3))
     short, long = (tokens(length, vocab_size) for length in LENGTHS)
     return [
@@ -112,13 +151,23 @@ def tensors_of(config: dict[str, Any], seed: int = SEED, names: Collection[str] 
 ORIGINAL_NAMES: dict[str, str] = {}
 """Families whose tensors have the names of another scheme: one of them."""
 
-GAINS = {"embed": 1.5, "q_proj": 2.0, "k_proj": 2.0, "lm_head": 4.0, "gate.weight": 3.0, "router": 3.0}
+GAINS = {
+    "embed": 1.5,
+    "rel_logits": 4.0,
+    "q_proj": 2.0,
+    "k_proj": 2.0,
+    "lm_head": 4.0,
+    "gate.weight": 3.0,
+    "router": 3.0,
+}
 """Of matrices, by a part of their name; others have 1. Times N(0, 1 / columns)."""
 
 
 def values(row: W, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     random = np.random.default_rng(int.from_bytes(sha256(f"{seed}:{name}".encode()).digest()[:8], "little"))
     normal = random.standard_normal(shape)
+    if "global_scale" in name:
+        return (1 + 0.2 * normal).astype(np.float32)
     if row.how in (vector, one_more, taps):
         if "norm" in name:
             centre = 0.0 if row.how is one_more else 1.0

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokl.errors import CheckpointError, UnsupportedModel
-from zerokl.models import gemma3, llama, mistral, mixtral, qwen3, qwen3_moe
+from zerokl.models import gemma3, inkling, llama, mistral, mixtral, qwen3, qwen3_moe
 from zerokl.models.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
     "Gemma3ForCausalLM": gemma3,
+    "InklingForCausalLM": inkling,
+    "InklingForConditionalGeneration": inkling,
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "MixtralForCausalLM": mixtral,
