@@ -60,7 +60,8 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
     model = models.load(checkpoint, config)
     started = start(model, config)
     runner, pools = started.runner, started.pools
-    cache = Cache(pools.num_pages, pools.page_size, not config.disable_radix_cache)
+    enabled = not config.disable_radix_cache
+    cache = Cache(pools.num_pages, pools.page_size, enabled, windows=pools.windows, states=pools.states)
     limits = Limits(
         context_length=model.context_length,
         max_running_requests=config.max_running_requests,

@@ -13,7 +13,7 @@ from zerokl.models import Model
 from zerokl.ops.attention import CHUNK
 from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.known_answers import known_answer_digest
-from zerokl.runner.kv import bytes_per_token, pages_that_fit
+from zerokl.runner.sizes import pool_bytes, pools_for
 from zerokl.types import Pools, StepRunner
 
 TOKENS_PER_STEP = {"cpu": 512, "cuda": 8192}
@@ -46,11 +46,11 @@ def start(model: Model, config: Config) -> Started:
 
 
 def start_on_cpu(model: Model, config: Config) -> Started:
-    num_pages = pages_that_fit(model, config)
+    pools = pools_for(model, config)
     return Started(
-        CpuRunner(model, num_pages, config.page_size),
-        Pools(num_pages, config.page_size),
-        num_pages * config.page_size * bytes_per_token(model),
+        CpuRunner(model, pools.num_pages, pools.page_size, windows=pools.windows, states=pools.states),
+        pools,
+        pool_bytes(model.memory, pools),
         Numerics(CHUNK, known_answer_digest()),
         {"isa": _native.isa(), "threads": _native.threads()},
     )
