@@ -58,7 +58,7 @@ IMPOSSIBLE = {
 def run(kind: str, defect: str = "", *cases: str) -> Report:
     engine = FakeEngine(defect, slots=4 if kind == "llama.cpp" else 64)
     transports = {"http://peer": InProcess(PEERS[kind](engine))}
-    options = Options("http://peer", cases=cases, transports=transports, max_new_tokens=20, diagnose=False)
+    options = Options("http://peer", cases=cases, transports=transports, max_new_tokens=16, diagnose=False)
     return asyncio.run(run_check(options, Console(file=io.StringIO())))
 
 
@@ -75,9 +75,8 @@ def test_clean_peer_is_detected_and_equal_in_every_case_that_is_possible(kind: s
 
 
 @pytest.mark.parametrize("kind", PEERS)
-@pytest.mark.parametrize(("defect", "case"), [("batch_size", "crowd"), ("every_fifth", "repeats")])
-def test_defect_is_seen_through_every_wire_format(kind: str, defect: str, case: str) -> None:
-    assert run(kind, defect, case).exit_code == 1
+def test_defect_is_seen_through_every_wire_format(kind: str) -> None:
+    assert run(kind, "batch_size", "crowd").exit_code == 1
 
 
 @pytest.mark.parametrize("kind", ["zerokl", "sglang", "vllm", "llama.cpp"])

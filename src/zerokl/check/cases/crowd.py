@@ -17,7 +17,7 @@ async def crowd(lab: Lab) -> None:
         await lab.flush()
         async with lab.watching() as watch:
             await lab.together(asks, f"among {neighbours} others")
-        watch.expect_width(len(asks), steps=max(1, lab.sizes.new_tokens // 2 - 2))
+        watch.expect_width(len(asks), steps=max(1, lab.sizes.new_tokens // 8))
 
 
 def _crowd(lab: Lab, targets: list[Ask], width: int) -> list[Ask]:

@@ -28,7 +28,7 @@ async def sampled(lab: Lab) -> None:
         await lab.flush()
         async with lab.watching() as watch:
             await lab.together(batch, f"seeded, {how}")
-        watch.expect_width(len(batch), steps=max(1, lab.sizes.new_tokens // 2 - 2))
+        watch.expect_width(len(batch), steps=max(1, lab.sizes.new_tokens // 8))
     await lab.alone(asks[0].unscored(), "seeded, warm")
     if lab.can(Can.STREAM):
         await lab.stream(asks[-1].unscored(), "seeded, streamed")
