@@ -98,7 +98,7 @@ def tiny_weights(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
             layer + "mlp.up_proj.weight": matrix(F, E),
             layer + "mlp.down_proj.weight": matrix(E, F),
         }
-        if config["model_type"] == "qwen3":
+        if config.get("model_type") == "qwen3":
             weights |= {f"{layer}self_attn.{name}_norm.weight": norm(D) for name in "qk"}
         if config["attention_bias"]:
             for name, rows in (("q", H * D), ("k", K * D), ("v", K * D), ("o", E)):
