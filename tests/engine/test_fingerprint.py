@@ -110,6 +110,7 @@ OTHER_VALUES = {
     "allow_origins": ("*",),
     "max_body_bytes": 2000,
     "max_logprobs": 1,
+    "watchdog_timeout": 9.0,
     "tool_call_parser": "hermes",
     "strict_model": True,
     "incremental_streaming_output": True,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +15,7 @@ import pytest
 from tests.http.conftest import says
 from tests.http.live import Live, live, wait_until
 from tests.http.raw import connect, frames, posted
+from zerokl.engine import process as process_module
 from zerokl.server import engine as engine_module
 from zerokl.server import exchange
 
@@ -209,6 +212,22 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
         wait_until(lambda: in_flight(server) == 0, timeout_s=20)
         assert_nothing_is_left(server)
         raw.close()
+
+
+def test_a_step_that_takes_long_is_healthy_until_the_watchdog_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(engine_module, "SILENT_S", 0.5)
+    script = [{"prompt": [*b"long"], "tokens": [97], "step_ms": 2500}]
+    with live(script, watchdog_timeout=1.5) as server:
+        body = {"text": "long", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(server.generate, **body)
+            wait_until(lambda: in_flight(server) == 1)
+            began = time.monotonic()
+            wait_until(lambda: server.client.get("/health").status_code == 503)
+            assert time.monotonic() - began > 1.0, "it was given up for its silence"
+            assert answer.result()["text"] == "a"
+        wait_until(lambda: server.client.get("/health").status_code == 200)
 
 
 def test_an_engine_that_says_nothing_for_long_is_not_healthy(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,8 @@ TABLE = (
     idle(
         "--enable-hierarchical-cache --enable-hicache --hicache-* --enable-lmcache --enable-flexkv", "no host tier yet"
     ),
-    idle("--watchdog-timeout --soft-watchdog-timeout --sleep-on-idle --gc-threshold", "the supervisor watches"),
+    mapped("--watchdog-timeout", "watchdog_timeout"),
+    idle("--soft-watchdog-timeout --sleep-on-idle --gc-threshold", "the supervisor watches"),
     idle("--cpu-offload-gb --enable-memory-saver --numa-node", "weights stay where they are"),
     idle("--speculative-* --enable-multi-layer-eagle --spec-trace-dir", NO_SPECULATION),
     idle("--radix-eviction-policy-config --enable-page-major-kv-layout --enable-unified-memory", "one cache"),

@@ -24,11 +24,13 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from msgspec.structs import replace
+
 from zerokl.engine.controls import Controls
 from zerokl.engine.grammar import GrammarMask
 from zerokl.engine.intake import Intake
 from zerokl.engine.ledger import Entry, Ledger
-from zerokl.engine.loop import Engine
+from zerokl.engine.loop import Engine, EngineStats
 from zerokl.errors import CallerError, InvalidRequest, NoRoom
 from zerokl.types import Finish, Progress, Request, RequestId
 from zerokl.wire.frames import Frame, WireError, encode
@@ -72,7 +74,11 @@ class EngineProcess:
         self._compiling: set[RequestId] = set()
         """Open requests that the engine doesn't know yet. Only the loop's thread touches it."""
         self._step = 0
-        self._heartbeat_due = 0.0
+        self._figures = Heartbeat(0, 0, 0)
+        self._figures_due = 0.0
+        self._step_began: float | None = None
+        """None between steps."""
+        self._ended = threading.Event()
         self._drained_by = float("inf")
         self._failure: BaseException | None = None
 
@@ -82,11 +88,13 @@ class EngineProcess:
         """Serve until drained. 0: as told. 1: something of ours broke, and every open request was told so."""
         self._server.start()
         self._text_thread.start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         try:
             while not (self.engine.draining and not self.engine.has_work and not self._compiling):
                 self._turn()
         except Exception as error:  # noqa: BLE001 - the last line of defence: say it everywhere, then end
             self._fail(error)
+        self._ended.set()
         self._compilers.shutdown(wait=False, cancel_futures=True)
         self._outbox.put(None)
         self._text_thread.join()
@@ -97,15 +105,17 @@ class EngineProcess:
         """What came in, then one step, then what is due."""
         self._take_inbox()
         if self.engine.has_work:
+            self._step_began = time.monotonic()
             outcomes = self.engine.step()
+            self._step_began = None
             self._step += 1
             if outcomes:
                 self._outbox.put((self._step, outcomes))
         now = time.monotonic()
         self._controls.settle(now)
-        if now >= self._heartbeat_due:
-            self._heartbeat_due = now + HEARTBEAT_S
-            self._beat()
+        if now >= self._figures_due:
+            self._figures_due = now + HEARTBEAT_S
+            self._figures = figures(self._step, self.engine.stats)
         if now >= self._drained_by:
             self._drained_by = float("inf")
             self.abort_all(Finish("abort", None, "the server is shutting down", 503))
@@ -113,7 +123,7 @@ class EngineProcess:
             raise self._failure
 
     def _take_inbox(self) -> None:
-        """Everything that waits; with nothing to do, wait for the first until a heartbeat is due."""
+        """Everything that waits; with nothing to do, wait for the first until something is due."""
         try:
             if not self.engine.has_work:
                 self._inbox.get(timeout=max(0.0, self._next_due() - time.monotonic()))()
@@ -123,11 +133,7 @@ class EngineProcess:
             pass
 
     def _next_due(self) -> float:
-        return min(self._heartbeat_due, self._controls.next_due)
-
-    def _beat(self) -> None:
-        stats = self.engine.stats.scheduler
-        self._server.broadcast(encode(Heartbeat(self._step, stats.running, stats.queued, self.engine.draining)))
+        return min(self._figures_due, self._controls.next_due)
 
     def _submit(self, request: Request, mask: GrammarMask | None = None) -> None:
         try:
@@ -216,6 +222,15 @@ class EngineProcess:
         for request_id in requests:
             self.call(partial(self.abort, request_id))
 
+    # ---- the heartbeat's thread
+
+    def _beat(self) -> None:
+        """A step may take long, and that is no death: it is told how long it has taken."""
+        while not self._ended.wait(HEARTBEAT_S):
+            began = self._step_began
+            busy_ms = 0 if began is None else int(1000 * (time.monotonic() - began))
+            self._server.broadcast(encode(replace(self._figures, busy_ms=busy_ms)))
+
     # ---- the grammar threads
 
     def _compile(self, request: Request, mask: GrammarMask) -> None:
@@ -267,6 +282,26 @@ class EngineProcess:
         if entry.text.stopped is not None and outcome.finish is None:
             self.call(partial(self.engine.finish, outcome.request_id, entry.text.stopped))
         return record
+
+
+def figures(step: int, stats: EngineStats) -> Heartbeat:
+    """What a heartbeat tells besides that it beats."""
+    scheduler, cache = stats.scheduler, stats.cache
+    return Heartbeat(
+        step,
+        scheduler.running,
+        scheduler.queued,
+        stats.draining,
+        0,
+        cache.leased,
+        cache.cached,
+        cache.num_pages,
+        scheduler.counters.prefill_tokens,
+        scheduler.counters.sampled_tokens,
+        cache.lookup_tokens,
+        cache.hit_tokens,
+        scheduler.counters.preemptions,
+    )
 
 
 def ours(what: str) -> NoRoom:

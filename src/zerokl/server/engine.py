@@ -27,14 +27,16 @@ from zerokl.wire.messages import Heartbeat, Hello
 log = logging.getLogger(__name__)
 
 SILENT_S = 20.0
-"""An engine whose loop said nothing for so long is not healthy."""
+"""An engine that said nothing for so long is not healthy. A long step is no silence: heartbeats go on."""
 
 
 class Engine:
     """The engine behind a socket. Belongs to one event loop."""
 
-    def __init__(self, socket: Path, places: int) -> None:
+    def __init__(self, socket: Path, places: int, watchdog_s: float = 300.0) -> None:
+        """`watchdog_s`: a step that takes longer is stuck."""
         self.flights = Flights(places)
+        self._watchdog_s = watchdog_s
         self.draining = False
         self._socket = socket
         self._client: EngineClient | None = None
@@ -62,7 +64,9 @@ class Engine:
             return "draining"
         if self._client is None:
             return "engine_down" if self._was_there else "starting"
-        return None if self._client.silence_s() < SILENT_S else "engine_down"
+        beat = self._client.heartbeat
+        is_stuck = beat is not None and beat.busy_ms > 1000 * self._watchdog_s
+        return "engine_down" if is_stuck or self._client.silence_s() >= SILENT_S else None
 
     @property
     def client(self) -> EngineClient:

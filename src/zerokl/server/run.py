@@ -25,7 +25,8 @@ DRAIN_S = 30
 def make_app(config: Config, run_folder: Path) -> App:
     """The app, which connects to the engine when it starts and for as long as it lives."""
     clock = Clock(config.test_clock)
-    engine = Engine(run_folder / ENGINE_SOCKET, config.max_running_requests + config.max_queued_requests)
+    places = config.max_running_requests + config.max_queued_requests
+    engine = Engine(run_folder / ENGINE_SOCKET, places, config.watchdog_timeout)
     service = Service(config, engine, Tokenizer.load(run_folder), clock, started_at=clock.now())
     began = time.perf_counter()
 

@@ -223,12 +223,27 @@ class Answer(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, gc=False):
-    """Every second, from the engine's loop: old news means that the loop is stuck."""
+    """Every second, whatever the loop does: how long it has been in one step, and figures of its last second."""
 
     step: U64
     running: U32
     waiting: U32
     draining: bool = False
+    busy_ms: U32 = 0
+    """How long the step has taken that runs now; 0: none runs."""
+    leased_pages: U32 = 0
+    """In use by requests."""
+    cached_pages: U32 = 0
+    """Kept for prefixes; free for whoever needs them."""
+    num_pages: U32 = 0
+    prefill_tokens: U64 = 0
+    """This and what follows counts from the engine's start."""
+    sampled_tokens: U64 = 0
+    lookup_tokens: U64 = 0
+    """Tokens that the prefix cache was asked for."""
+    hit_tokens: U64 = 0
+    """Tokens that it had."""
+    preemptions: U64 = 0
 
 
 ToEngine = Submit | Abort | Control
