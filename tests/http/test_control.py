@@ -209,14 +209,6 @@ def test_health_generate_neither_reads_nor_fills_the_cache(server: Live) -> None
     assert server.client.get("/server_info").json()["internal_states"][0]["cache"]["cached"] == 0
 
 
-def test_metrics_are_prometheus_text_with_our_names(server: Live) -> None:
-    response = server.client.get("/metrics")
-    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
-    names = [line.split()[0] for line in response.text.splitlines() if not line.startswith("#")]
-    assert names == sorted(names)
-    assert all(name.startswith("zerokl:") for name in names)
-
-
 def test_the_docs_page_and_document(server: Live) -> None:
     assert "text/html" in server.client.get("/docs").headers["content-type"]
     assert "/generate" in server.client.get("/openapi.json").json()["paths"]

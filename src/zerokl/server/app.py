@@ -50,6 +50,13 @@ class App:
             log.debug("%s %s: the client left", exchange.method, exchange.path)
         except Exception as error:  # noqa: BLE001 - the one place where errors become answers
             await self._fail(exchange, refusal(error))
+        self._count(exchange)
+
+    def _count(self, exchange: Exchange) -> None:
+        """By route, not by path: clients may ask for any number of those."""
+        route = routes.find(exchange.path)
+        name = route.path if route else "other"
+        self.service.engine.flights.meter.answers.add(path=name, status=str(exchange.status))
 
     async def _answer(self, exchange: Exchange) -> None:
         route = routes.find(exchange.path)

@@ -87,6 +87,11 @@ class Engine:
         return self._client.heartbeat if self._client is not None else None
 
     @property
+    def page_size(self) -> int:
+        """Of the engine's cache; 0 while there is none."""
+        return self._client.greeting.page_size if self._client is not None else 0
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What the engine tells about the model and itself."""
         facts: dict[str, Any] = orjson.loads(self.hello.facts)

@@ -40,6 +40,8 @@ class Exchange:
         self.query: bytes = scope["query_string"]
         self.headers: list[tuple[str, str]] = []
         self.head_sent = False
+        self.status = 0
+        """Of the answer; 0 while there is none, and for good if the client left before."""
         self.finished = False
         self._given = dict(scope["headers"])
         self._receive = receive
@@ -132,6 +134,7 @@ class Exchange:
     async def _start(self, status: int, headers: Headers) -> None:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*headers, *self.headers)]
         self.head_sent = True
+        self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _write(self, body: bytes, more: bool) -> None:

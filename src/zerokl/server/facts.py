@@ -89,18 +89,3 @@ def _card(service: Service) -> dict[str, Any]:
         "parent": None,
         "max_model_len": service.engine.hello.context,
     }
-
-
-async def metrics(service: Service, exchange: Exchange) -> None:
-    """Prometheus text 0.0.4, sorted by name."""
-    engine = service.engine
-    beat = engine.heartbeat
-    rows = {
-        "zerokl:engine_up": int(engine.trouble is None),
-        "zerokl:num_queue_reqs": beat.waiting if beat else 0,
-        "zerokl:num_requests_in_flight": len(engine.flights),
-        "zerokl:num_running_reqs": beat.running if beat else 0,
-        "zerokl:steps": beat.step if beat else 0,
-    }
-    text = "".join(f"# TYPE {name} gauge\n{name} {value}\n" for name, value in sorted(rows.items()))
-    await exchange.answer(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")

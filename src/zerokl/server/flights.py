@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zerokl.errors import InvalidRequest, NoRoom
 from zerokl.server.fields import message, shown
 from zerokl.server.job import Job
+from zerokl.server.meter import Meter, Trip
 from zerokl.wire.client import EngineClient, EngineGone, Stream
 from zerokl.wire.messages import Done
 from zerokl.wire.records import Record
@@ -32,6 +33,7 @@ class Flight:
     stream: Stream | None = None
     """None while it waits for a place."""
     aborted: bool = False
+    trip: Trip = field(kw_only=True)
 
     def abort(self) -> None:
         """It still ends normally, with the tokens so far."""
@@ -45,6 +47,7 @@ class Flights:
 
     def __init__(self, places: int) -> None:
         self.places = places
+        self.meter = Meter()
         self._free = asyncio.Semaphore(places)
         self._flights: dict[Flight, None] = {}
 
@@ -63,7 +66,10 @@ class Flights:
             raise NoRoom(message("queue_full", running=len(self), limit=self.places))
         if unique:
             self._refuse_used(names)
-        flights = [Flight(name, job) for name, job in zip(names, jobs, strict=True)]
+        flights = [
+            Flight(name, job, trip=self.meter.begin(job.stream_interval > 0))
+            for name, job in zip(names, jobs, strict=True)
+        ]
         self._flights |= dict.fromkeys(flights)
         records = self._alone(client, flights[0]) if len(flights) == 1 else self._together(client, flights)
         try:
@@ -72,6 +78,7 @@ class Flights:
         finally:
             for flight in flights:
                 del self._flights[flight]
+                flight.trip.leave()
                 if flight.stream is not None and not flight.stream.finished:
                     flight.stream.discard()
 
@@ -128,6 +135,7 @@ async def records_of(client: EngineClient, flight: Flight) -> AsyncGenerator[Rec
         return
     flight.stream = submit(client, flight.job)
     async for record in flight.stream:
+        flight.trip.take(record)
         yield record
 
 
