@@ -80,6 +80,28 @@ INKLING = {
     "logits_mup_width_multiplier": 3.0,
     "rms_norm_eps": 1e-6,
 }
+LFM2 = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "model_type": "lfm2",
+    "norm_eps": 1e-5,
+    "conv_L_cache": 3,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+}
+QWEN3_NEXT = (
+    {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "norm_topk_prob": True}
+    | MIXTURE
+    | {
+        "num_hidden_layers": 4,
+        "shared_expert_intermediate_size": 24,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 20,
+        "linear_value_head_dim": 24,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "partial_rotary_factor": 0.25,
+    }
+)
 FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 70},
     "mistral-no-window": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
@@ -113,6 +135,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "swa_num_key_value_heads": 1,
         "mlp_layer_types": ["sparse"] * 4,
     },
+    "lfm2": LFM2 | {"conv_bias": True, "tie_word_embeddings": True},
+    "lfm2-adjusted": LFM2
+    | {"layer_types": None, "full_attn_idxs": [1], "block_auto_adjust_ff_dim": True, "block_multiple_of": 16},
+    "qwen3-next": QWEN3_NEXT,
+    "qwen3-next-mixed": QWEN3_NEXT
+    | {"linear_num_key_heads": 4, "mlp_only_layers": [0], "norm_topk_prob": False, "partial_rotary_factor": 0.5},
 }
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from zerokl import ops
 from zerokl.models.inkling_config import Config
 from zerokl.models.inkling_tables import DROPPED, WEIGHTS, tables
-from zerokl.models.layers import keys_of
+from zerokl.models.layers import conv_state, keys_of
 from zerokl.models.weights import Parameters
 
 __all__ = ["DROPPED", "WEIGHTS", "Config", "forward", "logits", "tables"]
@@ -34,9 +34,9 @@ def forward(
     heats = temperatures(ragged.positions, config)
     for i, (layer, cache) in enumerate(zip(weights.layers, layers, strict=True)):
         seen = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, cache, heats, config, i)
-        x = ops.scale(convolved(seen, layer.attended_taps, cache.states[2]), 1.0, residual=x)
+        x = ops.scale(convolved(seen, layer.attended_taps, conv_state(cache, 2)), 1.0, residual=x)
         hidden = mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, config)
-        x = ops.scale(convolved(hidden, layer.mlp_taps, cache.states[3]), 1.0, residual=x)
+        x = ops.scale(convolved(hidden, layer.mlp_taps, conv_state(cache, 3)), 1.0, residual=x)
     return ops.rms_norm(x, weights.norm, config.norm_eps)
 
 
@@ -63,8 +63,8 @@ def attention(
     """The layer's attention of x [T, E], through its output matrix."""
     kind, local = config.heads(number), config.is_local[number]
     q, k, v, r = kind.cut(ops.linear(x, layer.qkvr))
-    k = convolved(k, layer.key_taps, cache.states[0]).reshape(-1, kind.num_kv_heads, kind.size)
-    v = convolved(v, layer.value_taps, cache.states[1]).reshape(k.shape)
+    k = convolved(k, layer.key_taps, conv_state(cache, 0)).reshape(-1, kind.num_kv_heads, kind.size)
+    v = convolved(v, layer.value_taps, conv_state(cache, 1)).reshape(k.shape)
     keys = keys_of(cache)
     ops.store_kv(keys, ops.rms_norm(k, layer.k_norm, config.norm_eps), v)
     q = ops.rms_norm(q.reshape(-1, kind.num_heads, kind.size), layer.q_norm, config.norm_eps)
@@ -75,9 +75,8 @@ def attention(
     return ops.linear(seen, layer.out)
 
 
-def convolved(u: np.ndarray, taps: np.ndarray, state: ops.ConvState | ops.RecurrentState) -> np.ndarray:
+def convolved(u: np.ndarray, taps: np.ndarray, state: ops.ConvState) -> np.ndarray:
     """u + its own short convolution; the sequence's last inputs are read, then replaced."""
-    assert isinstance(state, ops.ConvState)
     y = ops.short_conv(u, taps, ops.conv_inputs(state), state.step.row_starts, residual=True)
     ops.store_conv(state, u)
     return y

@@ -10,7 +10,7 @@ from zerokl import ops
 from zerokl.errors import EngineError
 from zerokl.ops import split_heads
 
-__all__ = ["gated_mlp", "keys_of", "sparse_mlp", "split_heads"]
+__all__ = ["conv_state", "gated_mlp", "keys_of", "recurrent_state", "sparse_mlp", "split_heads"]
 
 
 def keys_of(cache: ops.LayerCache) -> ops.LayerKV:
@@ -20,10 +20,26 @@ def keys_of(cache: ops.LayerCache) -> ops.LayerKV:
     return cache.keys
 
 
+def conv_state(cache: ops.LayerCache, number: int) -> ops.ConvState:
+    """One of the states that a layer declares, which is a convolution's."""
+    state = cache.states[number]
+    if not isinstance(state, ops.ConvState):
+        raise EngineError(f"state {number} of a layer is no convolution's")
+    return state
+
+
+def recurrent_state(cache: ops.LayerCache, number: int) -> ops.RecurrentState:
+    """One of the states that a layer declares, which is a recurrence's."""
+    state = cache.states[number]
+    if not isinstance(state, ops.RecurrentState):
+        raise EngineError(f"state {number} of a layer is no recurrence's")
+    return state
+
+
 def gated_mlp(x: np.ndarray, layer: Any, residual: np.ndarray) -> np.ndarray:
     """residual + down(silu(gate(x)) * up(x)), gate and up being one matrix."""
-    hidden = ops.gated_linear(x, layer.gate_up, bias=layer.gate_up_bias)
-    return ops.linear(hidden, layer.down, bias=layer.down_bias, residual=residual)
+    hidden = ops.gated_linear(x, layer.gate_up, bias=getattr(layer, "gate_up_bias", None))
+    return ops.linear(hidden, layer.down, bias=getattr(layer, "down_bias", None), residual=residual)
 
 
 def sparse_mlp(

@@ -61,7 +61,7 @@ GATE_UP = "model.layers.{i}.mlp.experts.{e}.{gate,up}_proj.weight"
 DOWN = "model.layers.{i}.mlp.experts.{e}.down_proj.weight"
 # fmt: off
 WEIGHTS: tuple[W, ...] = (
-    *(row for row in qwen3.WEIGHTS if ".mlp." not in row.name or row.name.endswith(".bias")),
+    *(row for row in qwen3.WEIGHTS if ".mlp." not in row.name),
     # checkpoint name                                 parameter                     shape   how
     W("model.layers.{i}.mlp.gate.weight",             "layers.{i}.router",          "X E",                 on=sparse),
     W(GATE_UP,                                        "layers.{i}.experts_gate_up", "M E",  each_expert(2), on=sparse),

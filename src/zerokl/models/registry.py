@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokl.errors import CheckpointError, UnsupportedModel
-from zerokl.models import gemma3, inkling, llama, mistral, mixtral, qwen3, qwen3_moe
+from zerokl.models import gemma3, inkling, lfm2, llama, mistral, mixtral, qwen3, qwen3_moe, qwen3_next
 from zerokl.models.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
     "Gemma3ForCausalLM": gemma3,
     "InklingForCausalLM": inkling,
     "InklingForConditionalGeneration": inkling,
+    "Lfm2ForCausalLM": lfm2,
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "MixtralForCausalLM": mixtral,
     "Qwen3ForCausalLM": qwen3,
     "Qwen3MoeForCausalLM": qwen3_moe,
+    "Qwen3NextForCausalLM": qwen3_next,
 }
 
 

@@ -93,4 +93,6 @@ def lazy_array(shape: tuple[int, ...]) -> np.ndarray:
 
     np.zeros would ask for huge pages, 2 MB of memory at the first touch of each of 2 · layers arrays.
     """
+    if 0 in shape:
+        return np.zeros(shape, np.float32)  # no map is empty
     return np.frombuffer(mmap.mmap(-1, 4 * prod(shape)), np.float32).reshape(shape)
