@@ -15,6 +15,7 @@ from zerokl.check.lab import Lab
 from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.prompts import Prompts, corpus_text
 from zerokl.check.rates import fit, measure
+from zerokl.check.report import outputs
 from zerokl.check.run import Report, run_cases, wanted
 from zerokl.check.sizes import DEFAULT, QUICK
 from zerokl.check.targets.base import Target
@@ -138,11 +139,13 @@ async def _watched(lab: Lab, cases: Sequence[Case], report: Report, console: Con
 async def _texts(lab: Lab, report: Report) -> dict[int, str]:
     """Texts of the tokens around the places where answers part."""
     wanted: set[int] = set()
+    texts = outputs(report)
     for comparison in report.divergent()[:SHOWN_TEXTS]:
-        parted = next((item.position for item in comparison.differences if item.kind == "token"), None)
+        parted = next((item for item in comparison.differences if item.kind == "token"), None)
         if parted is not None:
-            wanted.update(comparison.answer.text_ids[max(0, parted - 8) : parted + 14])
-            wanted.update(token for item in comparison.differences if item.kind == "token" for token in item.first)
+            first = texts.get((parted.first_setting.server, parted.first_setting.number), ())
+            for ids in (comparison.answer.text_ids, first):
+                wanted.update(ids[max(0, parted.position - 8) : parted.position + 14])
     try:
         return await lab.target.texts(sorted(wanted)) if wanted else {}
     except (CouldNotRun, KeyError, TypeError, ValueError):  # only for show: ids are shown instead

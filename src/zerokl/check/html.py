@@ -113,7 +113,7 @@ def _answer(report: dict[str, Any], one: dict[str, Any]) -> str:
 def _tokens(ids: list[int], parted: int, texts: dict[str, str]) -> str:
     spans = []
     for position in range(max(0, parted - BEFORE), min(len(ids), parted + AFTER)):
-        text = texts.get(str(ids[position]), str(ids[position]))
+        text = texts.get(str(ids[position]), str(ids[position])).replace("\n", "\u23ce")
         name = " class=parted" if position == parted else ""
         spans.append(f"<span{name} title='position {position}, id {ids[position]}'>{escape(text)}</span>")
     return f"<p class=tokens>{' '.join(spans)}</p>"

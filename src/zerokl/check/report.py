@@ -27,7 +27,7 @@ def headline(report: Report) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    outputs = _outputs(report)
+    texts = outputs(report)
     return {
         "schema": SCHEMA,
         "verdict": report.status.value,
@@ -49,7 +49,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "rates": None if report.rates is None else asdict(report.rates),
         "cases": [_case(result) for result in report.results],
         "diagnoses": [asdict(diagnosis) for diagnosis in report.diagnoses],
-        "divergences": [_divergence(comparison, outputs) for comparison in report.divergent()],
+        "divergences": [_divergence(comparison, texts) for comparison in report.divergent()],
         "token_texts": {str(token): text for token, text in report.token_texts.items()},
     }
 
@@ -73,7 +73,7 @@ def _case(result: CaseResult) -> dict[str, Any]:
     }
 
 
-def _outputs(report: Report) -> dict[tuple[str, int], tuple[int, ...]]:
+def outputs(report: Report) -> dict[tuple[str, int], tuple[int, ...]]:
     """Every answer's tokens, by server and number."""
     return {
         (comparison.setting.server, comparison.setting.number): comparison.answer.text_ids
@@ -82,12 +82,12 @@ def _outputs(report: Report) -> dict[tuple[str, int], tuple[int, ...]]:
     }
 
 
-def _divergence(comparison: Comparison, outputs: dict[tuple[str, int], tuple[int, ...]]) -> dict[str, Any]:
+def _divergence(comparison: Comparison, texts: dict[tuple[str, int], tuple[int, ...]]) -> dict[str, Any]:
     divergence = summarise(comparison)
     first = divergence.differences[0].first_setting
     return {
         "ask": asdict(comparison.answer.ask),
-        "first_ids": list(outputs.get((first.server, first.number), ())),
+        "first_ids": list(texts.get((first.server, first.number), ())),
         "other_ids": list(comparison.answer.text_ids),
         "rows": _rows(divergence),
         "case": divergence.case,

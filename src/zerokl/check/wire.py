@@ -106,20 +106,26 @@ class Wire:
     async def frames(self, path: str, body: Json, *, ends_with_done: bool = True) -> AsyncIterator[Json]:
         """The JSON of each `data:` line up to [DONE]; a stream that should end with it and doesn't is an error."""
         self.budget.spend()
-        try:
-            async with self._client.stream("POST", path, content=orjson.dumps(body)) as response:
-                if response.status_code != httpx.codes.OK:
-                    await response.aread()
-                    raise CouldNotRun(_refusal(response, path))
-                async for line in response.aiter_lines():
-                    if not line.startswith("data:"):
-                        continue
-                    payload = line[5:].strip()
-                    if payload == "[DONE]":
-                        return
-                    yield _frame(payload, path)
-        except httpx.TransportError as error:
-            raise await self._gone(error, path) from error
+        started = False
+        while True:
+            try:
+                async with self._client.stream("POST", path, content=orjson.dumps(body)) as response:
+                    started = True
+                    if response.status_code != httpx.codes.OK:
+                        await response.aread()
+                        raise CouldNotRun(_refusal(response, path))
+                    async for payload in _payloads(response):
+                        if payload == "[DONE]":
+                            return
+                        yield _frame(payload, path)
+                break
+            except httpx.RemoteProtocolError as error:
+                if started:
+                    raise await self._gone(error, path) from error
+                started = True  # closed while idle: once more, on a new connection
+                self.retries += 1
+            except httpx.TransportError as error:
+                raise await self._gone(error, path) from error
         if ends_with_done:
             raise CouldNotRun(f"{path}: the stream ended without [DONE]")
 
@@ -164,6 +170,12 @@ class Wire:
         except httpx.TransportError:
             return ServerGone(f"{self.url} does not answer: {error or name}")
         return CouldNotRun(f"{path}: the connection broke ({name}: {error})")
+
+
+async def _payloads(response: httpx.Response) -> AsyncIterator[str]:
+    async for line in response.aiter_lines():
+        if line.startswith("data:"):
+            yield line[5:].strip()
 
 
 def _parsed(response: httpx.Response, path: str) -> Json:

@@ -136,9 +136,6 @@ def _answer(ask: Ask, reply: Json, frames: int) -> Answer:
         cached = (reply.get("timings") or {}).get("cache_n")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CouldNotRun(f"{ROUTE}: not an answer: {type(error).__name__} {error}") from error
-    problems = count_problems(ask, output, None, None)
-    if ask.logprobs and output and not rows:
-        problems.append(f"no logprobs of {len(output)} tokens")
     return Answer(
         ask=ask,
         output=output,
@@ -146,7 +143,7 @@ def _answer(ask: Ask, reply: Json, frames: int) -> Answer:
         cached_tokens=None if cached is None else int(cached),
         finish=str(reply.get("stop_type", "")),
         not_float32=tuple(reader.not_float32),
-        problems=tuple(problems),
+        problems=tuple(count_problems(ask, output, None, None)),
         num_frames=frames,
     )
 
