@@ -296,10 +296,10 @@ def start_from_the_checkpoint_in_every_segment(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(StateHold, "use", again)
 
 
-def publish_a_checkpoint_one_page_early(patch: pytest.MonkeyPatch) -> None:
+def publish_the_last_checkpoint_at_every_page(patch: pytest.MonkeyPatch) -> None:
     publish = StateHold.publish
     patch.setattr(
-        StateHold, "publish", lambda hold, position, node: publish(hold, next(iter(hold.written), position), node)
+        StateHold, "publish", lambda hold, position, node: publish(hold, max(hold.written, default=position), node)
     )
 
 
@@ -347,7 +347,7 @@ DEFECTS = [
     match_without_asking_for_states,
     start_from_the_live_slot_after_a_hit,
     start_from_the_checkpoint_in_every_segment,
-    publish_a_checkpoint_one_page_early,
+    publish_the_last_checkpoint_at_every_page,
     free_a_live_slot_twice,
     free_a_sliding_page_that_its_node_keeps,
     forget_which_sliding_page_a_merge_left,
