@@ -27,7 +27,7 @@ from zerokl.errors import EngineError, UnsupportedModel
 from zerokl.models import Model
 from zerokl.ops.triton import sample
 from zerokl.ops.triton.admit import Verdict, admit
-from zerokl.ops.triton.attention import LONG_ROWS
+from zerokl.ops.triton.attention import LONG
 from zerokl.ops.triton.embedding import resolve
 from zerokl.ops.triton.ways import CHOICES, forbid_split_k
 from zerokl.ops.work import CHUNK, SHORT_ROWS, Work
@@ -114,7 +114,7 @@ class CudaRunner:
             table_width=-(-model.context_length // PAGE_SIZE),
             group=num_heads // model.num_kv_heads,
             chunk=CHUNK,
-            tile_rows=LONG_ROWS,
+            tile_rows=LONG.rows,
         )
         self.buckets = buckets_up_to(options.max_tokens, TOKEN_BUCKETS)
         with torch.cuda.stream(self.stream):
@@ -142,8 +142,7 @@ class CudaRunner:
     def _run_model(self, segments: Sequence[Segment]) -> tuple[Any, Packed]:
         host = self._next_buffer()
         packed = pack_step(segments, self.places, self.capacity, host.numpy())
-        self.inputs[: packed.used].copy_(host[: packed.used], non_blocking=True)
-        self._mark_copied()
+        self._send(host[: packed.used])
         hidden = self.graphs.run((packed.layout, "model"), lambda: self._model(packed.layout))[0]
         return hidden, packed
 
@@ -241,7 +240,9 @@ class CudaRunner:
         self.copied[self.turn].synchronize()
         return self.hosts[self.turn]
 
-    def _mark_copied(self) -> None:
+    def _send(self, host: Any) -> None:
+        """Copy a step's integers to the device, behind the steps that still read the ones before."""
+        self.inputs[: len(host)].copy_(host, non_blocking=True)
         self.copied[self.turn].record(self.stream)
 
     # ---- start
@@ -264,8 +265,7 @@ class CudaRunner:
             return None
         host = self._next_buffer()
         packed = pack_step(segments, {}, self.capacity, host.numpy())
-        self.inputs[: packed.used].copy_(host[: packed.used], non_blocking=True)
-        self._mark_copied()
+        self._send(host[: packed.used])
         return packed.layout
 
     def _capture(self) -> None:

@@ -17,7 +17,7 @@ import torch
 from zerokl import ops
 from zerokl.ops import triton
 from zerokl.ops.triton import sample, score
-from zerokl.ops.triton.attention import LONG_ROWS
+from zerokl.ops.triton.attention import LONG
 from zerokl.ops.work import CHUNK, SHORT_ROWS, Work, work_lists
 from zerokl.runner.known_answers import numbers
 
@@ -100,7 +100,7 @@ def attention_answers(device: str, narrow: Any) -> list[Any]:
 def work_of(starts: Any, counts: Any, max_parts: int, device: str) -> Work:
     """The work of some segments, on the device, with no room to spare."""
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG_ROWS, max_parts)
+    lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG.rows, max_parts)
     sizes = np.zeros(12, np.int32)
     sizes[::4] = len(lists.long), len(lists.short), len(lists.merges)
     parts = (max(1, len(lists.short)), KV_HEADS, SHORT_ROWS)

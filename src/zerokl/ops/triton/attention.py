@@ -19,7 +19,7 @@ NaN         keys and values of slots that a row may not see never touch it: scor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -112,10 +112,10 @@ def finished(out, total):
     return tl.div_rn(out, tl.zeros_like(out) + total[:, None]) + 0.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"])
 def long_tiles(
     q, pool_k, pool_v, page_table, y, items, num_items, scale,
-    table_width: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    table_width, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, ITEM_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One program per (key head, item): ROWS packed rows (token, head of the group) of a segment, chunk after chunk."""
@@ -147,10 +147,10 @@ def long_tiles(
     tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"])
 def short_tiles(
     q, pool_k, pool_v, page_table, y, part_peak, part_total, part_out, items, num_items, scale,
-    table_width: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    table_width, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, WARPS: tl.constexpr, ITEM_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Programs (key head, any) take items: the few rows of a segment and one chunk. A lone chunk is finished here."""
@@ -210,9 +210,27 @@ def merge_chunks(
     tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=(token < num_tokens)[:, None])
 
 
-LONG_ROWS = 64
+class Tile(NamedTuple):
+    """How a kernel is cut. Free, as long as warps own whole rows (16 rows each), or share 16 rows by columns."""
+
+    rows: int
+    warps: int
+    stages: int
+
+    @property
+    def sharing(self) -> int:
+        """Warps that share a row."""
+        return max(1, self.warps * 16 // self.rows) if self.rows == 16 else 1
+
+    @property
+    def registers(self) -> int:
+        """Folds of a row's numbers that lie in one thread: of 6, the warps and the four threads take the rest."""
+        return 6 if INTERPRETED else 4 - self.sharing.bit_length() + 1
+
+
+LONG = Tile(64, 4, 3)
+SHORT = Tile(SHORT_ROWS, 4, 3)
 BULK = not INTERPRETED
-TILES = {"long": {"num_warps": 4, "num_stages": 3}, "short": {"num_warps": 4, "num_stages": 3}}
 
 
 def attention(q: Any, kv: Any, scale: float) -> Any:
@@ -224,16 +242,17 @@ def attention(q: Any, kv: Any, scale: float) -> Any:
     table = kv.ragged.page_table
     if work.long_grid:
         long_tiles[(key_heads, work.long_grid)](
-            q, *pools, table, y, work.long, work.counts, scale, table.shape[1], heads, key_heads, size, LONG_ROWS,
-            CHUNK, BULK, 6 if INTERPRETED else 4, ITEM, **TILES["long"], **EXACT,
+            q, *pools, table, y, work.long, work.counts, scale, table.shape[1], heads, key_heads, size, LONG.rows,
+            CHUNK, BULK, LONG.registers, ITEM, num_warps=LONG.warps, num_stages=LONG.stages, **EXACT,
         )  # fmt: skip
     if work.short_grid:
         short_tiles[(key_heads, work.short_grid)](
             q, *pools, table, y, *work.parts, work.short, work.counts[4:], scale, table.shape[1], heads, key_heads,
-            size, SHORT_ROWS, CHUNK, BULK, 6 if INTERPRETED else 2, 4, ITEM, **TILES["short"], **EXACT,
+            size, SHORT.rows, CHUNK, BULK, SHORT.registers, SHORT.sharing, ITEM,
+            num_warps=SHORT.warps, num_stages=SHORT.stages, **EXACT,
         )  # fmt: skip
         merge_chunks[(key_heads, work.merge_grid)](
-            y, *work.parts, work.merges, work.counts[8:], heads, key_heads, size, SHORT_ROWS, num_warps=4, **EXACT
+            y, *work.parts, work.merges, work.counts[8:], heads, key_heads, size, SHORT.rows, num_warps=4, **EXACT
         )
     return y
 

@@ -1,0 +1,135 @@
+"""The engine on one GPU without a server: random weights of Qwen3-8B's shape, whole requests, tokens per second.
+
+    python benchmarks/gpu/offline.py [--cases decode-1 decode-16 ...] [--eager] [--library-default]
+
+Prefix cache off, greedy, best of `--repeats`. Prints one JSON line per case and what a step costs where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import numpy as np
+import torch
+
+from zerokl import ops
+from zerokl.cache import Cache
+from zerokl.engine.loop import Engine
+from zerokl.models import qwen3
+from zerokl.models.model import Model
+from zerokl.models.weights import Parameters
+from zerokl.runner.cuda import CudaRunner, Options
+from zerokl.runner.cuda_start import describe
+from zerokl.scheduler import Limits, Scheduler
+from zerokl.types import Request, RequestId, SamplingParams
+
+QWEN3_8B = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+CASES = {
+    # name: (requests, prompt tokens, output tokens)
+    "decode-1": (1, 128, 256),
+    "decode-16": (16, 128, 256),
+    "decode-64": (64, 128, 256),
+    "decode-256": (256, 128, 256),
+    "prefill-16x4096": (16, 4096, 1),
+    "mixed-128": (128, 1024, 256),
+    "decode-1-at-1k": (1, 1024, 64),
+    "prefill-8k": (1, 8192, 1),
+}
+
+
+def random_model(layers: int | None = None) -> Model:
+    config = qwen3.Config.from_checkpoint(QWEN3_8B | ({"num_hidden_layers": layers} if layers else {}))
+    axes = config.axes
+    E, F, H, K, D, V = (axes[letter] for letter in "EFHKDV")
+    generator = torch.Generator(device="cuda").manual_seed(1)
+
+    def matrix(rows: int, columns: int) -> ops.DeviceMatrix:
+        values = torch.empty((rows, columns), dtype=torch.bfloat16, device="cuda")
+        return ops.DeviceMatrix(values.normal_(std=columns**-0.5, generator=generator))
+
+    def ones(size: int):
+        return torch.ones(size, device="cuda")
+
+    weights = Parameters(embed=matrix(V, E), norm=ones(E), head=matrix(V, E), layers=[])
+    for _ in range(config.num_layers):
+        biases = dict.fromkeys(("qkv_bias", "out_bias", "gate_up_bias", "down_bias"))
+        norms = {"input_norm": ones(E), "mlp_norm": ones(E), "q_norm": ones(D), "k_norm": ones(D)}
+        matrices = {"qkv": matrix((H + 2 * K) * D, E), "out": matrix(E, H * D)}
+        matrices |= {"gate_up": matrix(2 * F, E), "down": matrix(E, F)}
+        weights.layers.append(Parameters(**biases, **norms, **matrices))
+    return Model("Qwen3ForCausalLM", qwen3, config, weights, config.context_length)
+
+
+def run(runner: CudaRunner, requests: int, prompt: int, outputs: int, budget: int) -> tuple[float, int]:
+    """(seconds, steps)."""
+    limits = Limits(
+        context_length=40960, max_running_requests=256, max_queued_requests=1000, chunked_prefill_size=budget
+    )
+    engine = Engine(Scheduler(limits, Cache(runner.num_pages, 64, False), 1), runner)
+    random = np.random.default_rng(0)
+    for number in range(requests):
+        tokens = random.integers(0, 151936, prompt).tolist()
+        engine.submit(Request(RequestId(number), tokens, outputs, SamplingParams(temperature=0.0)))
+    torch.cuda.synchronize()
+    began, steps = time.perf_counter(), 0
+    while engine.has_work:
+        engine.step()
+        steps += 1
+    torch.cuda.synchronize()
+    return time.perf_counter() - began, steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", nargs="*", default=list(CASES))
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--budget", type=int, default=8192)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--profile", help="case whose kernels are timed by torch's profiler")
+    given = parser.parse_args()
+    began = time.perf_counter()
+    model = random_model(given.layers)
+    loaded = time.perf_counter()
+    graphs = not given.eager
+    runner = CudaRunner(model, 8000, Options(max_tokens=given.budget, decode_graphs=graphs, prefill_graphs=graphs))
+    ready = time.perf_counter()
+    print(json.dumps({"weights_s": round(loaded - began, 1), "runner_s": round(ready - loaded, 1)}), flush=True)
+    print(json.dumps({"runner": describe(runner)}), flush=True)
+    for name in given.cases:
+        requests, prompt, outputs = CASES[name]
+        seconds, steps = min(run(runner, requests, prompt, outputs, given.budget) for _ in range(given.repeats))
+        line = {"case": name, "seconds": round(seconds, 3), "steps": steps, "ms_per_step": seconds / steps * 1e3}
+        line["tokens/s out"] = round(requests * outputs / seconds, 1)
+        line["tokens/s in"] = round(requests * prompt / seconds)
+        print(json.dumps(line), flush=True)
+    if given.profile:
+        profile(runner, *CASES[given.profile], given.budget)
+
+
+def profile(runner: CudaRunner, requests: int, prompt: int, outputs: int, budget: int) -> None:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    with profiler(activities=[ProfilerActivity.CUDA]) as found:
+        run(runner, requests, prompt, min(outputs, 16), budget)
+    print(found.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=60), flush=True)
+
+
+if __name__ == "__main__":
+    main()
