@@ -23,6 +23,8 @@ DEFECTS = {
     "slot": ("the row in the middle of a batch is computed differently", "order"),
     "mixed_step": ("decode rows differ when a prefill shares the step", "long-prefill"),
     "overlap": ("decode rows differ when two requests of different ages meet", "arrivals"),
+    "late_prefill": ("a prompt's row differs if two or more decode in its step", "jitter"),
+    "abort_frees_others": ("an abort gives back a page of another request", "aborts"),
     "stale_page": ("a cached page is handed out again and overwritten", "warm-prefix"),
     "decoded_page": ("pages that decode filled are read back differently", "warm-decode"),
     "match_one_more": ("a match takes one page more than it has", "branches"),
@@ -101,7 +103,7 @@ class FakeEngine:
         self.free: list[int] = []
         self.next_page = 0
         self.waiting: list[FakeRequest] = []
-        names = "steps chunked_prefills mixed_steps preemptions submitted finished"
+        names = "steps chunked_prefills mixed_steps preemptions submitted finished aborted"
         self.counters = dict.fromkeys(names.split(), 0)
         self.widths: dict[int, int] = {}
         self.tokens = {"prefill": 0, "decode": 0}
@@ -123,6 +125,18 @@ class FakeEngine:
             await request.changed.wait()
             request.changed.clear()
         return request
+
+    def abort(self, request: FakeRequest) -> None:
+        if request not in self.waiting:
+            return
+        self.waiting.remove(request)
+        request.done = True
+        self.counters["aborted"] += 1
+        kept = set(self.tree.values())
+        freed = request.pages
+        if self.defect == "abort_frees_others" and self.waiting:
+            freed = [*freed, *self.waiting[0].pages]
+        self.free += [page for page in freed if page not in kept or freed is not request.pages]
 
     def flush(self) -> bool:
         if self.waiting:
@@ -264,6 +278,7 @@ class FakeEngine:
             "padding_row": decoding and decodes & (decodes - 1) != 0,
             "slot": decoding and 0 < slot < decodes - 1,
             "mixed_step": decoding and mixed,
+            "late_prefill": not decoding and decodes >= 2,
             "overlap": decoding and ages > 1,
             "chunk_cut": cut,
             "page_edge": not decoding and position == len(request.prompt) - 1 and (position + 1) % self.page == 0,

@@ -150,6 +150,16 @@ class FakeServer:
         self, requests: list[FakeRequest], specs: list[dict[str, Any]], send: Any, *, indexed: bool
     ) -> None:
         await start(send, 200, b"text/event-stream")
+        try:
+            await self._frames(requests, specs, send, indexed=indexed)
+        except asyncio.CancelledError:  # the client has hung up
+            for request in requests:
+                self.engine.abort(request)
+            raise
+
+    async def _frames(
+        self, requests: list[FakeRequest], specs: list[dict[str, Any]], send: Any, *, indexed: bool
+    ) -> None:
         dropped = 2 if self.engine.defect == "stream_drops" else -1
         sent = [0] * len(requests)
         while any(count < request.new_tokens for count, request in zip(sent, requests, strict=True)):
@@ -255,16 +265,20 @@ class InProcess(httpx.AsyncBaseTransport):
 
 class Body(httpx.AsyncByteStream):
     def __init__(self, parts: asyncio.Queue[Any], task: asyncio.Future[None]) -> None:
-        self._parts, self._task = parts, task
+        self._parts, self._task, self._whole = parts, task, False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
             part = await self._parts.get()
             if isinstance(part, Exception):
                 raise part
+            self._whole = not part.get("more_body")
             yield part["body"]
-            if not part.get("more_body"):
+            if self._whole:
                 return
 
     async def aclose(self) -> None:
-        await self._task
+        """Hangs up if the answer isn't whole."""
+        if not self._whole:
+            self._task.cancel()
+        await asyncio.wait({self._task})

@@ -32,6 +32,7 @@ IMPOSSIBLE = {
     "openai": {
         "rescoring",
         "continued",
+        "jitter",
         "warm-prefix",
         "warm-decode",
         "branches",
@@ -43,6 +44,7 @@ IMPOSSIBLE = {
     "chat": {
         "rescoring",
         "continued",
+        "jitter",
         "warm-prefix",
         "warm-decode",
         "branches",

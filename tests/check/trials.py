@@ -19,6 +19,8 @@ EXPECTED = {
     "slot": Kind.PLACE,
     "mixed_step": Kind.MIXED,
     "overlap": Kind.MIXED,
+    "late_prefill": Kind.MIXED,
+    "abort_frees_others": Kind.ABORT,
     "stale_page": Kind.CACHE,
     "match_one_more": Kind.CACHE,
     "decoded_page": Kind.PHASE,

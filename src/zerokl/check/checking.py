@@ -75,7 +75,7 @@ async def run_check(options: Options, console: Console) -> Report:
         report.requests, report.retries = budget.sent, wire.retries
         if not any(result.tally.fatal for result in report.results):
             submitted = (await lab.target.counters()).since(before).submitted
-            report.foreign_requests = max(0, (submitted or 0) - lab.num_answers)
+            report.foreign_requests = max(0, (submitted or 0) - lab.num_answers - lab.num_unrecorded)
         return report
     finally:
         await wire.close()

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     PADDING = "padding or graph bucket"
     PLACE = "place in the batch"
     MIXED = "prefill in the same step"
+    ABORT = "aborted neighbours"
     CACHE = "cache reuse corruption"
     SHAPE = "step-size dependence"
     PHASE = "prefill/decode kernel mismatch"
@@ -67,11 +68,6 @@ class Clues:
 
     def share(self, accept: Callable[[Sighting], bool]) -> float:
         return sum(map(accept, self.differing)) / len(self.differing)
-
-    def explains(self, factor: Factor) -> bool:
-        """Nearly every differing row has this factor, and some have nothing else."""
-        covered = self.share(lambda one: factor in one.factors)
-        return covered >= EXPLAINS and self.table.pure(factor).differing > 0
 
 
 def diagnose(comparisons: Sequence[Comparison], facts: Facts) -> Diagnosis | None:
@@ -130,6 +126,19 @@ def servers(clues: Clues) -> Diagnosis | None:
     largest = _largest(clues.differing)
     summary = "each server agrees with itself, but not with the other"
     return Diagnosis(Kind.SERVER, "high", summary, [("largest |d| of a logprob", f"{largest:.2e}")])
+
+
+def hang_ups(clues: Clues) -> Diagnosis | None:
+    """Only requests beside, or after, clients that hung up differ."""
+    share = clues.share(lambda one: one.comparison.setting.case == "aborts")
+    if share < EXPLAINS:
+        return None
+    calm = Count()
+    for one in clues.found:
+        if one.comparison.setting.case != "aborts":
+            calm.add(one.differs)
+    summary = "requests differ only beside or after aborted ones: an abort gives back what others still use"
+    return Diagnosis(Kind.ABORT, _confidence(clues, share), summary, [("without aborts", str(calm))])
 
 
 def streams(clues: Clues) -> Diagnosis | None:
@@ -195,7 +204,10 @@ def step_size(clues: Clues) -> Diagnosis | None:
 
 def company(clues: Clues) -> Diagnosis | None:
     """Told apart by what the widths of the batches, the place in them and the cases say."""
-    if not clues.explains(Factor.COMPANY):
+    cached_too = clues.share(lambda one: Factor.CACHE in one.factors) >= EXPLAINS
+    if clues.share(lambda one: Factor.COMPANY in one.factors) < EXPLAINS:
+        return None
+    if cached_too and not _accused(clues, Factor.COMPANY):
         return None
     in_company = [one for one in clues.found if _is_steady(one) and not one.meeting.first_setting.neighbours]
     known = [one for one in in_company if one.comparison.setting.case == "widths"]
@@ -264,6 +276,7 @@ RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
     servers,
     unrepeatable,
     seeds,
+    hang_ups,
     streams,
     routes,
     chunk_cuts,
@@ -277,7 +290,7 @@ RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
 
 def _one_factor(clues: Clues, factor: Factor, kind: Kind, summary: str) -> Diagnosis | None:
     share = clues.share(lambda one: factor in one.factors)
-    if share < EXPLAINS:
+    if share < EXPLAINS or not _accused(clues, factor):
         return None
     return Diagnosis(kind, _confidence(clues, share), summary, [(factor.value, str(clues.table.pure(factor)))])
 

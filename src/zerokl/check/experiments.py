@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from zerokl.check.cases.aborts import aborts
 from zerokl.check.cases.arrivals import long_prefill
 from zerokl.check.cases.branches import branches
 from zerokl.check.cases.chunks import chunks
@@ -75,6 +76,7 @@ ON: dict[Kind, Experiment] = {
     Kind.CHUNK: chunks,
     Kind.TILE: lengths,
     Kind.SEED: seeds,
+    Kind.ABORT: aborts,
     Kind.STREAM: streams,
     Kind.ROUTE: echo,
 }

@@ -47,6 +47,8 @@ class Lab:
         self.references: dict[Ask, list[Answer]] = {}
         self.not_float32: list[float] = []
         self.num_numbers = 0
+        self.num_unrecorded = 0
+        """Requests whose answers nobody looks at."""
         self.on_answer: Callable[[], None] = lambda: None
         self._prefixes = PrefixModel(facts.page_size or 1, facts.pool_tokens)
         self._watch: Watch | None = None
@@ -112,12 +114,13 @@ class Lab:
             await self.target.ask(asks), Setting(self.tally.name, how, neighbours=neighbours), low, high
         )
 
-    async def apart(self, asks: Sequence[Ask], how: str) -> list[list[Answer]]:
-        """All at once, each on a connection of its own."""
+    async def apart(self, asks: Sequence[Ask], how: str, pauses: Sequence[float] = ()) -> list[list[Answer]]:
+        """Each on a connection of its own, all at once or each after its pause in seconds."""
         if self.can(Can.STREAM) and not self.can(Can.COUNTERS):
-            return await self._in_streams(asks, how)
+            return await self._in_streams(asks, how, pauses)
         low, high = self._predicted(asks)
-        groups = await all_of(self._first_of(ask) for ask in asks)
+        waits = pauses or [0.0] * len(asks)
+        groups = await all_of(_after(wait, self._first_of, ask) for wait, ask in zip(waits, asks, strict=True))
         return self._recorded(groups, Setting(self.tally.name, how), low, high)
 
     async def stream(
@@ -133,14 +136,16 @@ class Lab:
         answers = await self.target.echo(ask)
         return self._recorded([answers], Setting(self.tally.name, how, route="completions"), [0], [0])[0]
 
-    async def _in_streams(self, asks: Sequence[Ask], how: str) -> list[list[Answer]]:
+    async def _in_streams(self, asks: Sequence[Ask], how: str, pauses: Sequence[float] = ()) -> list[list[Answer]]:
         """Streams show by their times that they met; what can't be streamed (prompt scores) is sent beside them."""
         low, high = self._predicted(asks)
 
         def one(ask: Ask) -> Awaitable[list[Answer]]:
             return self._first_of(ask) if ask.score_from is not None else self._timed_stream(ask, lambda _: None)
 
-        return self._recorded(await all_of(one(ask) for ask in asks), Setting(self.tally.name, how), low, high)
+        waits = pauses or [0.0] * len(asks)
+        groups = await all_of(_after(wait, one, ask) for wait, ask in zip(waits, asks, strict=True))
+        return self._recorded(groups, Setting(self.tally.name, how), low, high)
 
     async def _first_of(self, ask: Ask) -> list[Answer]:
         return (await self.target.ask([ask]))[0]
@@ -256,6 +261,11 @@ class Lab:
             self.tally.fail(f"cached_tokens is {cached}, expected {expected} of {len(answer.ask.ids)}")
         elif low == high and low > 0:
             self.tally.event("cache hits of exactly the predicted length")
+
+
+async def _after(seconds: float, send: Callable[[Ask], Awaitable[list[Answer]]], ask: Ask) -> list[Answer]:
+    await asyncio.sleep(seconds)
+    return await send(ask)
 
 
 async def all_of(asked: Iterable[Awaitable[list[Answer]]]) -> list[list[Answer]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from zerokl.check.cases import (
+    aborts,
     branches,
     chunks,
     continued,
     crowd,
     echo,
+    jitter,
     lengths,
     number_format,
     order,
@@ -31,6 +33,8 @@ CASES: tuple[Case, ...] = (
     order.CASE,
     ARRIVALS,
     LONG_PREFILL,
+    jitter.CASE,
+    aborts.CASE,
     chunks.CASE,
     lengths.CASE,
     streams.CASE,

@@ -61,6 +61,7 @@ class Counters:
     chunked_prefills: int | None = None
     """Segments that ended before their prompt did."""
     preemptions: int | None = None
+    aborted: int | None = None
     submitted: int | None = None
     """Requests taken in: more than the checker sent means that somebody else uses the server."""
 
@@ -72,6 +73,7 @@ class Counters:
             _minus(self.mixed_steps, earlier.mixed_steps),
             _minus(self.chunked_prefills, earlier.chunked_prefills),
             _minus(self.preemptions, earlier.preemptions),
+            _minus(self.aborted, earlier.aborted),
             _minus(self.submitted, earlier.submitted),
         )
 

@@ -50,5 +50,6 @@ def _counters(state: Json) -> Counters:
         mixed_steps=whole(state.get("mixed_steps")),
         chunked_prefills=whole(state.get("chunked_prefills")),
         preemptions=whole(state.get("preemptions")),
+        aborted=whole(state.get("aborted")),
         submitted=whole(state.get("submitted")),
     )
