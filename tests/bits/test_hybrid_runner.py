@@ -64,10 +64,12 @@ class Sequence:
     token: int = -1
     checkpoint: tuple[int, Logprobs] | None = None
     """(position, scores up to there)"""
+    turn: int = 0
+    """Which of its two slots for checkpoints was written last."""
 
 
 class Way:
-    """A runner, the sequences in it, and one slot of checkpoints for each."""
+    """A runner, the sequences in it, and two slots of checkpoints for each."""
 
     def __init__(self, family: str, lengths: list[int], seed: int) -> None:
         self.family, self.model, self.random = family, model_of(family), np.random.default_rng(seed)
@@ -97,6 +99,7 @@ class Way:
             found = result.scores or Logprobs()
             if mark is not None:
                 one.checkpoint = mark, one.scores.joined(first_rows(found, mark - one.done))
+                one.turn = 1 - one.turn
             one.scores, one.done = one.scores.joined(found), one.done + count
             if result.token is not None:
                 one.token = result.token
@@ -110,11 +113,12 @@ class Way:
 
     def segment(self, one: Sequence, count: int, mark: int | None) -> Segment:
         text, stop = story(self.family, one.length), one.done + count
-        live, kept = StateSlot(one.number), StateSlot(len(self.sequences) + one.number)
-        checkpoints = () if mark is None else ((mark, kept),)
+        live, first_kept = StateSlot(one.number), len(self.sequences) + 2 * one.number
+        kept, free = StateSlot(first_kept + one.turn), StateSlot(first_kept + 1 - one.turn)
+        checkpoints = () if mark is None else ((mark, free),)
         source = ZERO_STATE if one.done == 0 else live
         if one.checkpoint and one.done == one.checkpoint[0]:
-            source = kept if mark is None else live
+            source = kept
         return Segment(
             RequestId(one.number),
             one.done,
@@ -167,7 +171,7 @@ def first_rows(scores: Logprobs, count: int) -> Logprobs:
 
 def runner_of(model: Model, num_pages: int, sequences: int, has_states: bool) -> CpuRunner:
     windows = [WindowPool(window, num_pages) for window in windows_of(model.memory)]
-    states = StatePool(PAGE, sequences, sequences) if has_states else None
+    states = StatePool(PAGE, sequences, 2 * sequences) if has_states else None
     return CpuRunner(model, num_pages, PAGE, windows=windows, states=states, fill=np.nan)
 
 

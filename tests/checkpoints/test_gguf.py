@@ -116,7 +116,7 @@ BROKEN = {
     "tensor past the end": (aligned(header(tensors=1) + tensor_info(axes=(2**20,))), "truncated: tensor 'w'"),
     "offset past the end": (aligned(header(tensors=1) + tensor_info(offset=2**40)), "truncated: tensor 'w'"),
     "unaligned offset": (aligned(header(tensors=1) + tensor_info(offset=1), 256), "not a multiple of 32"),
-    "unknown type": (aligned(header(tensors=1) + tensor_info(kind=12), 256), "'w' is Q4_K; zerokl reads F32"),
+    "unknown type": (aligned(header(tensors=1) + tensor_info(kind=10), 256), "'w' is Q2_K; zerokl reads F32"),
     "part of a block": (aligned(header(tensors=1) + tensor_info(axes=(33,), kind=8), 256), "not whole Q8_0 blocks"),
     "same tensor twice": (aligned(header(tensors=2) + tensor_info() + tensor_info(offset=128), 256), "stands twice"),
     "overlap": (aligned(header(tensors=2) + tensor_info() + tensor_info(b"v", offset=96), 256), "overlaps"),

@@ -121,7 +121,7 @@ def test_what_is_not_supported_says_so(tmp_path: Path, keys: dict[str, Any], cau
 def test_another_architecture_says_which_are_read(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "mamba")
     _close(writer)
-    with pytest.raises(UnsupportedModel, match="'mamba'; zerokl reads llama"):
+    with pytest.raises(UnsupportedModel, match="'mamba'; zerokl reads gemma3, qwen3, llama"):
         checkpoints.open(tmp_path / "x.gguf")
 
 

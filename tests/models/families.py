@@ -102,6 +102,28 @@ QWEN3_NEXT = (
         "partial_rotary_factor": 0.25,
     }
 )
+GRANITE = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "model_type": "granitemoehybrid",
+    "layer_types": ["mamba", "attention", "mamba"],
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 40,
+    "shared_intermediate_size": 48,
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 20,
+    "mamba_d_head": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 32,
+    "mamba_conv_bias": True,
+    "position_embedding_type": "nope",
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.6,
+    "attention_multiplier": 0.15,
+    "logits_scaling": 1.5,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 70},
     "mistral-no-window": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
@@ -141,6 +163,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3-next": QWEN3_NEXT,
     "qwen3-next-mixed": QWEN3_NEXT
     | {"linear_num_key_heads": 4, "mlp_only_layers": [0], "norm_topk_prob": False, "partial_rotary_factor": 0.5},
+    "granite-hybrid": GRANITE,
+    "granite-hybrid-dense": GRANITE
+    | {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "mamba_n_groups": 2,
+        "position_embedding_type": "rope",
+        "tie_word_embeddings": True,
+    },
 }
 
 

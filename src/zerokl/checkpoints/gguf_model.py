@@ -8,8 +8,8 @@ undone here, and every model sees the half-split order.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ class Architecture:
     model_type: str
     names: Mapping[str, str]
     """GGUF name without "blk.N." -> Hugging Face name, "{i}" for N; both without ".weight" or ".bias"."""
-    permuted: Mapping[str, str]
+    permuted: Mapping[str, str] = field(default_factory=dict)
     """GGUF names whose rows are permuted for llama.cpp's rotation -> the config key of their number of heads."""
+    more: Callable[[Keys, dict[str, Any]], dict[str, Any]] = lambda keys, config: {}
+    """Keys of config.json that only this architecture has."""
 
 
 LLAMA_NAMES = {
@@ -50,7 +52,42 @@ LLAMA_NAMES = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
+HEAD_NORMS = {
+    "attn_q_norm": "model.layers.{i}.self_attn.q_norm",
+    "attn_k_norm": "model.layers.{i}.self_attn.k_norm",
+}
+GEMMA3_NAMES = (
+    LLAMA_NAMES
+    | HEAD_NORMS
+    | {
+        "post_attention_norm": "model.layers.{i}.post_attention_layernorm",
+        "ffn_norm": "model.layers.{i}.pre_feedforward_layernorm",
+        "post_ffw_norm": "model.layers.{i}.post_feedforward_layernorm",
+    }
+)
+GEMMA3_27B_LAYERS = 62
+"""The one size whose scores are scaled by hidden size over heads, which GGUF doesn't say."""
+
+
+def gemma3_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
+    """Gemma 3's own; llama.cpp's converter has added the 1 to the norms' weights."""
+    is_27b = config["num_hidden_layers"] == GEMMA3_27B_LAYERS
+    scalar = config["hidden_size"] // config["num_attention_heads"] if is_27b else config["head_dim"]
+    capped = f"{keys.prefix}.final_logit_softcapping" in keys.file.metadata
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": scalar,
+        "sliding_window": keys.count("attention.sliding_window"),
+        "sliding_window_pattern": keys.count("attention.sliding_window_pattern", 6),
+        "rope_local_base_freq": keys.real("rope.freq_base_swa", 10000.0),
+        "final_logit_softcapping": keys.real("final_logit_softcapping") if capped else None,
+        "norms_are_whole": True,
+    }
+
+
 ARCHITECTURES = {
+    "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", GEMMA3_NAMES, more=gemma3_keys),
+    "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", LLAMA_NAMES | HEAD_NORMS),
     "llama": Architecture(
         "LlamaForCausalLM",
         "llama",
@@ -112,7 +149,7 @@ def read_config(file: Gguf, architecture: Architecture) -> dict[str, Any]:
         fail(file.path, "no tensor 'token_embd.weight' with two axes")
     rotated = keys.count("rope.dimension_count", head_dim)
     base = keys.real("rope.freq_base", 10000.0)
-    return {
+    config: dict[str, Any] = {
         "architectures": [architecture.hf_name],
         "model_type": architecture.model_type,
         "hidden_size": width,
@@ -133,6 +170,7 @@ def read_config(file: Gguf, architecture: Architecture) -> dict[str, Any]:
         "vocab_size": embedding.shape[0],
         "torch_dtype": {"F16": "float16", "BF16": "bfloat16"}.get(embedding.dtype, "float32"),
     }
+    return config | architecture.more(keys, config)
 
 
 class Keys:

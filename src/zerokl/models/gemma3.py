@@ -20,7 +20,7 @@ from zerokl.models.fields import Fields
 from zerokl.models.layers import keys_of
 from zerokl.models.memory import Keys, LayerMemory
 from zerokl.models.rope import Rope, rope_from
-from zerokl.models.weights import Parameters, W, one_more
+from zerokl.models.weights import Parameters, W, one_more, vector
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
@@ -42,6 +42,8 @@ class Config:
     score_scale: float
     logit_cap: float | None
     untied: bool
+    whole_norms: bool
+    """The norms' weights are stored as they are, not less 1 (GGUF)."""
     ropes: tuple[Rope, Rope]
     """Of global and of local layers."""
 
@@ -77,6 +79,7 @@ class Config:
             score_scale=inverse_root(fields.positive("query_pre_attn_scalar", 256)),
             logit_cap=fields.maybe("final_logit_softcapping"),
             untied=not fields.flag("tie_word_embeddings", True),
+            whole_norms=fields.flag("norms_are_whole"),
             ropes=(rope_of(config, GLOBAL, head_size), rope_of(config, LOCAL, head_size)),
         )
 
@@ -121,22 +124,34 @@ def untied(config: Config) -> bool:
     return config.untied
 
 
+def whole(config: Config) -> bool:
+    return config.whole_norms
+
+
+def less_one(config: Config) -> bool:
+    return not config.whole_norms
+
+
+def norm_row(name: str, parameter: str, shape: str = "E") -> tuple[W, W]:
+    return W(name, parameter, shape, one_more, less_one), W(name, parameter, shape, vector, whole)
+
+
 # fmt: off
 WEIGHTS: tuple[W, ...] = (
-    # checkpoint name                                       parameter                   shape          how
-    W("model.embed_tokens.weight",                          "embed",                    "V E"),
-    W("model.layers.{i}.input_layernorm.weight",            "layers.{i}.input_norm",    "E",           one_more),
-    W("model.layers.{i}.self_attn.{q,k,v}_proj.weight",     "layers.{i}.qkv",           "{H,K,K}·D E"),
-    W("model.layers.{i}.self_attn.q_norm.weight",           "layers.{i}.q_norm",        "D",           one_more),
-    W("model.layers.{i}.self_attn.k_norm.weight",           "layers.{i}.k_norm",        "D",           one_more),
-    W("model.layers.{i}.self_attn.o_proj.weight",           "layers.{i}.out",           "E H·D"),
-    W("model.layers.{i}.post_attention_layernorm.weight",   "layers.{i}.attended_norm", "E",           one_more),
-    W("model.layers.{i}.pre_feedforward_layernorm.weight",  "layers.{i}.mlp_norm",      "E",           one_more),
-    W("model.layers.{i}.mlp.{gate,up}_proj.weight",         "layers.{i}.gate_up",       "F E"),
-    W("model.layers.{i}.mlp.down_proj.weight",              "layers.{i}.down",          "E F"),
-    W("model.layers.{i}.post_feedforward_layernorm.weight", "layers.{i}.output_norm",   "E",           one_more),
-    W("model.norm.weight",                                  "norm",                     "E",           one_more),
-    W("lm_head.weight",                                     "head",                     "V E",         when=untied),
+    # checkpoint name                                               parameter                   shape          when
+    W("model.embed_tokens.weight",                                  "embed",                    "V E"),
+    *norm_row("model.layers.{i}.input_layernorm.weight",            "layers.{i}.input_norm"),
+    W("model.layers.{i}.self_attn.{q,k,v}_proj.weight",             "layers.{i}.qkv",           "{H,K,K}·D E"),
+    *norm_row("model.layers.{i}.self_attn.q_norm.weight",           "layers.{i}.q_norm",        "D"),
+    *norm_row("model.layers.{i}.self_attn.k_norm.weight",           "layers.{i}.k_norm",        "D"),
+    W("model.layers.{i}.self_attn.o_proj.weight",                   "layers.{i}.out",           "E H·D"),
+    *norm_row("model.layers.{i}.post_attention_layernorm.weight",   "layers.{i}.attended_norm"),
+    *norm_row("model.layers.{i}.pre_feedforward_layernorm.weight",  "layers.{i}.mlp_norm"),
+    W("model.layers.{i}.mlp.{gate,up}_proj.weight",                 "layers.{i}.gate_up",       "F E"),
+    W("model.layers.{i}.mlp.down_proj.weight",                      "layers.{i}.down",          "E F"),
+    *norm_row("model.layers.{i}.post_feedforward_layernorm.weight", "layers.{i}.output_norm"),
+    *norm_row("model.norm.weight",                                  "norm"),
+    W("lm_head.weight",                                             "head",                     "V E", when=untied),
 )
 # fmt: on
 

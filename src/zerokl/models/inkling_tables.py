@@ -12,7 +12,7 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.models.inkling_config import Config
-from zerokl.models.weights import How, Place, W, exact_float32, matrix, taps, vector
+from zerokl.models.weights import How, Place, W, exact_float32, matrix, stacked, taps, vector
 
 
 def local(config: Config) -> Sequence[int]:
@@ -45,13 +45,8 @@ def interleaved(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
     return matrix([halves(parts[0])], place)
 
 
-def stacked(*, interleaved: bool) -> How:
-    """[X, N, K] -> a matrix per expert."""
-
-    def experts(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatrix]:
-        return [matrix([halves(one) if interleaved else one], place) for one in parts[0]]
-
-    return experts
+def stacked_pairs(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatrix]:
+    return [matrix([halves(one)], place) for one in parts[0]]
 
 
 def shared_gate_up(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
@@ -74,7 +69,6 @@ def by_kind(name: str, parameter: str, everywhere_shape: str, local_shape: str, 
 
 
 LAYER, MLP = "model.llm.layers.{i}.", "model.llm.layers.{i}.mlp."
-stacked_pairs, experts_plain = stacked(interleaved=True), stacked(interleaved=False)
 # fmt: off
 WEIGHTS: tuple[W, ...] = (
     # checkpoint name                            parameter                     shape      how, where
@@ -98,7 +92,7 @@ WEIGHTS: tuple[W, ...] = (
     W(MLP + "gate.bias",                         "layers.{i}.router_bias",     "X",       vector,         on=sparse),
     W(MLP + "gate.global_scale",                 "layers.{i}.router_scale",    "1",       vector,         on=sparse),
     W(MLP + "experts.w13_weight",                "layers.{i}.experts_gate_up", "X 2M E",  stacked_pairs,  on=sparse),
-    W(MLP + "experts.w2_weight",                 "layers.{i}.experts_down",    "X E M",   experts_plain,  on=sparse),
+    W(MLP + "experts.w2_weight",                 "layers.{i}.experts_down",    "X E M",   stacked,  on=sparse),
     W(MLP + "shared_experts.shared_w13_weight",  "layers.{i}.shared_gate_up",  "S 2M E",  shared_gate_up, on=sparse),
     W(MLP + "shared_experts.shared_w2_weight",   "layers.{i}.shared_down",     "S E M",   shared_down,    on=sparse),
     W("model.llm.norm.weight",                   "norm",                       "E",       vector),
@@ -133,7 +127,7 @@ RENAMED = (
 
 PLAIN: dict[str, dict[str, Any]] = {
     "w13_dn.weight": {"shape": "F E", "how": matrix},
-    "mlp.experts.w13_weight": {"how": experts_plain},
+    "mlp.experts.w13_weight": {"how": stacked},
     "shared_w13_weight": {"shape": "S M E"},
 }
 """What else differs where nothing is interleaved."""

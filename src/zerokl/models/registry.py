@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokl.errors import CheckpointError, UnsupportedModel
-from zerokl.models import gemma3, inkling, lfm2, llama, mistral, mixtral, qwen3, qwen3_moe, qwen3_next
+from zerokl.models import gemma3, granite_hybrid, inkling, lfm2, llama, mistral, mixtral, qwen3, qwen3_moe, qwen3_next
 from zerokl.models.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
     "Gemma3ForCausalLM": gemma3,
+    "GraniteMoeHybridForCausalLM": granite_hybrid,
     "InklingForCausalLM": inkling,
     "InklingForConditionalGeneration": inkling,
     "Lfm2ForCausalLM": lfm2,

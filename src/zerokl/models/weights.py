@@ -111,6 +111,11 @@ def each_expert(parts_per_expert: int) -> How:
     return experts
 
 
+def stacked(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatrix]:
+    """A list with one matrix per expert, from one tensor [X, N, K]."""
+    return [matrix([one], place) for one in parts[0]]
+
+
 def always(config: Any) -> bool:
     """The condition of a row that every model of the architecture has."""
     return True
