@@ -24,6 +24,7 @@ DEFECTS = {
     "mixed_step": ("decode rows differ when a prefill shares the step", "long-prefill"),
     "overlap": ("decode rows differ when two requests of different ages meet", "arrivals"),
     "late_prefill": ("a prompt's row differs if two or more decode in its step", "jitter"),
+    "resumed": ("a preempted request goes on with other numbers", "pressure"),
     "abort_frees_others": ("an abort gives back a page of another request", "aborts"),
     "stale_page": ("a cached page is handed out again and overwritten", "warm-prefix"),
     "decoded_page": ("pages that decode filled are read back differently", "warm-decode"),
@@ -80,6 +81,7 @@ class FakeRequest:
     computed: int = 0
     cached: int = 0
     done: bool = False
+    preempted: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -93,9 +95,18 @@ class FakeRequest:
 
 class FakeEngine:
     def __init__(
-        self, defect: str = "", *, page: int = 16, chunk: int = 48, strength: int = 1, slots: int = 64
+        self,
+        defect: str = "",
+        *,
+        page: int = 16,
+        chunk: int = 48,
+        strength: int = 1,
+        slots: int = 64,
+        pool: int | None = None,
     ) -> None:
         self.defect, self.page, self.chunk, self.strength, self.slots = defect, page, chunk, strength, slots
+        self.pool = pool or (500 if defect == "resumed" else 100_000)
+        """Tokens that running requests may hold; the youngest gives way."""
         self.memory: dict[int, int] = {}
         """Page id -> hash of what was written into it so far."""
         self.tree: dict[tuple[object, ...], int] = {}
@@ -155,11 +166,14 @@ class FakeEngine:
             self._step()
 
     def _step(self) -> None:
+        self._preempt()
         budget = self.chunk
         plan: list[tuple[FakeRequest, int]] = []
         for request in sorted(self.waiting[: self.slots], key=lambda one: not one.decoding):
             count = min(budget, len(request.known) - request.computed) if request.pages or request.computed else 0
             if not request.pages:
+                if plan and self._held() + len(request.known) + 1 > self.pool:
+                    break
                 self._admit(request)
                 count = min(budget, len(request.known) - request.computed)
             if count > 0:
@@ -181,6 +195,22 @@ class FakeEngine:
         if decodes:
             self.widths[decodes] = self.widths.get(decodes, 0) + 1
 
+    def _held(self) -> int:
+        return sum(len(one.known) + 1 for one in self.waiting if one.pages)
+
+    def _preempt(self) -> None:
+        """The youngest request gives its pages back and computes everything anew when it fits again."""
+        held = [request for request in self.waiting[: self.slots] if request.pages]
+        while len(held) > 1 and sum(len(one.known) + 1 for one in held) > self.pool:
+            youngest = held.pop()
+            kept = set(self.tree.values())
+            self.free += [page for page in youngest.pages if page not in kept]
+            youngest.pages, youngest.computed = [], 0
+            youngest.preempted = True
+            self.counters["preemptions"] += 1
+            self.waiting.remove(youngest)
+            self.waiting.append(youngest)
+
     def _admit(self, request: FakeRequest) -> None:
         limit = len(request.prompt) - 1
         if request.score_from >= 0:
@@ -201,6 +231,8 @@ class FakeEngine:
             matched += wrong[:1]
         request.pages = matched
         request.computed = request.cached = len(matched) * self.page
+        if request.preempted:
+            request.cached = 0  # what an answer reports is the first admission's; here always none
         if self.defect == "cached_count" and matched:
             request.cached += self.page
 
@@ -279,6 +311,7 @@ class FakeEngine:
             "slot": decoding and 0 < slot < decodes - 1,
             "mixed_step": decoding and mixed,
             "late_prefill": not decoding and decodes >= 2,
+            "resumed": request.preempted,
             "overlap": decoding and ages > 1,
             "chunk_cut": cut,
             "page_edge": not decoding and position == len(request.prompt) - 1 and (position + 1) % self.page == 0,

@@ -59,7 +59,7 @@ class FakeServer:
                 "attention_chunk": 64,
                 "context_length": 1024,
                 "vocab_size": VOCAB,
-                "max_total_num_tokens": 100_000,
+                "max_total_num_tokens": engine.pool,
                 "max_running_requests": 64,
                 "internal_states": [
                     {**engine.counters, "decode_widths": {str(width): steps for width, steps in engine.widths.items()}}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.check.conftest import RunCheck
-from tests.check.fake_engine import DEFECTS
+from tests.check.fake_engine import DEFECTS, FakeEngine
 from zerokl.check.cases import CASES
+from zerokl.check.diagnose import Kind
 from zerokl.check.outcome import Status
 from zerokl.check.run import CaseResult, Report
 
@@ -20,7 +21,9 @@ def result_of(report: Report, name: str) -> CaseResult:
 
 def test_clean_server_has_no_differing_value_and_exits_0(run_fake: RunCheck) -> None:
     report = run_fake()
-    assert [result.reason for result in report.results] == [""] * len(CASES)
+    reasons = {result.case.name: result.reason for result in report.results}
+    assert reasons.pop("pressure").startswith("needs a server with a cache of at most 8192 tokens")
+    assert set(reasons.values()) == {""}
     assert report.differing == 0
     assert report.exit_code == 0
     assert report.values >= 20_000
@@ -38,6 +41,17 @@ def test_each_defect_is_seen_by_its_case(run_fake: RunCheck, defect: str, case: 
     result = result_of(report, case)
     assert result.status is (Status.COULD_NOT_RUN if defect in COUNTS_ONLY else Status.DIFFERENT)
     assert report.exit_code == (2 if defect in COUNTS_ONLY else 1)
+
+
+def test_clean_server_with_a_small_cache_preempts_and_stays_equal(run_fake: RunCheck) -> None:
+    result = result_of(run_fake("", "pressure", engine=FakeEngine(pool=500)), "pressure")
+    assert (result.status, result.reason) == (Status.EQUAL, "")
+    assert result.tally.events == ["preemptions"]
+
+
+def test_what_only_preempted_requests_do_is_called_so(run_fake: RunCheck) -> None:
+    (diagnosis,) = run_fake("resumed", "repeats", "pressure", diagnose=True).diagnoses
+    assert (diagnosis.kind, diagnosis.confidence) == (Kind.PREEMPTION, "high")
 
 
 def test_every_case_has_a_defect_that_shows_it_can_fail() -> None:

@@ -69,7 +69,7 @@ def test_clean_peer_is_detected_and_equal_in_every_case_that_is_possible(kind: s
     report = run(kind)
     assert report.facts.kind == kind
     impossible = {result.case.name for result in report.results if result.status is Status.NOT_POSSIBLE}
-    assert impossible == IMPOSSIBLE[kind]
+    assert impossible == IMPOSSIBLE[kind] | {"pressure"}
     left = {result.case.name: (result.status, result.reason) for result in report.results}
     assert {name: found for name, found in left.items() if found != (Status.EQUAL, "") and name not in impossible} == {}
     assert report.exit_code == 0

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     PLACE = "place in the batch"
     MIXED = "prefill in the same step"
     ABORT = "aborted neighbours"
+    PREEMPTION = "preempted requests"
     CACHE = "cache reuse corruption"
     SHAPE = "step-size dependence"
     PHASE = "prefill/decode kernel mismatch"
@@ -129,16 +130,13 @@ def servers(clues: Clues) -> Diagnosis | None:
 
 
 def hang_ups(clues: Clues) -> Diagnosis | None:
-    """Only requests beside, or after, clients that hung up differ."""
-    share = clues.share(lambda one: one.comparison.setting.case == "aborts")
-    if share < EXPLAINS:
-        return None
-    calm = Count()
-    for one in clues.found:
-        if one.comparison.setting.case != "aborts":
-            calm.add(one.differs)
     summary = "requests differ only beside or after aborted ones: an abort gives back what others still use"
-    return Diagnosis(Kind.ABORT, _confidence(clues, share), summary, [("without aborts", str(calm))])
+    return _one_case(clues, "aborts", Kind.ABORT, summary)
+
+
+def preemptions(clues: Clues) -> Diagnosis | None:
+    summary = "requests differ only where the cache is too small for all: what is computed again comes out otherwise"
+    return _one_case(clues, "pressure", Kind.PREEMPTION, summary)
 
 
 def streams(clues: Clues) -> Diagnosis | None:
@@ -277,6 +275,7 @@ RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
     unrepeatable,
     seeds,
     hang_ups,
+    preemptions,
     streams,
     routes,
     chunk_cuts,
@@ -286,6 +285,18 @@ RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
     cached,
     phases,
 )
+
+
+def _one_case(clues: Clues, case: str, kind: Kind, summary: str) -> Diagnosis | None:
+    """Nearly all that differs does so in this case, whose event no other case has."""
+    share = clues.share(lambda one: one.comparison.setting.case == case)
+    if share < EXPLAINS:
+        return None
+    elsewhere = Count()
+    for one in clues.found:
+        if one.comparison.setting.case != case:
+            elsewhere.add(one.differs)
+    return Diagnosis(kind, _confidence(clues, share), summary, [("in all other cases", str(elsewhere))])
 
 
 def _one_factor(clues: Clues, factor: Factor, kind: Kind, summary: str) -> Diagnosis | None:

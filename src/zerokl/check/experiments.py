@@ -15,6 +15,7 @@ from zerokl.check.cases.chunks import chunks
 from zerokl.check.cases.continued import continued
 from zerokl.check.cases.echo import echo
 from zerokl.check.cases.lengths import lengths
+from zerokl.check.cases.pressure import pressure
 from zerokl.check.cases.rescoring import rescoring
 from zerokl.check.cases.sampled import sampled, samples
 from zerokl.check.cases.streams import streams
@@ -77,6 +78,7 @@ ON: dict[Kind, Experiment] = {
     Kind.TILE: lengths,
     Kind.SEED: seeds,
     Kind.ABORT: aborts,
+    Kind.PREEMPTION: pressure,
     Kind.STREAM: streams,
     Kind.ROUTE: echo,
 }

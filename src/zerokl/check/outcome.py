@@ -22,6 +22,10 @@ class CouldNotRun(ZeroklError):
     """The case can't give a verdict: the server failed, or answered something that isn't an answer."""
 
 
+class NotPossible(ZeroklError):
+    """The server, as it was started, can't be brought to the case's event."""
+
+
 class Vacuous(CouldNotRun):
     """Everything was answered, but the event that the case is about did not happen."""
 

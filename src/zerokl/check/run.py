@@ -10,7 +10,7 @@ from zerokl.check.cases import Case
 from zerokl.check.diagnose import Diagnosis
 from zerokl.check.lab import Lab
 from zerokl.check.ledger import Comparison
-from zerokl.check.outcome import EXIT_CODES, BudgetSpent, CouldNotRun, ServerGone, Status
+from zerokl.check.outcome import EXIT_CODES, BudgetSpent, CouldNotRun, NotPossible, ServerGone, Status
 from zerokl.check.rates import Rates
 from zerokl.check.tally import Tally
 from zerokl.check.targets.base import Can, Facts
@@ -107,6 +107,8 @@ async def run_case(lab: Lab, case: Case) -> CaseResult:
     started = time.monotonic()
     try:
         await case.run(lab)
+    except NotPossible as error:
+        return CaseResult(case, Status.NOT_POSSIBLE, str(error), tally)
     except CouldNotRun as error:
         tally.fail(str(error))
         tally.fatal = isinstance(error, ServerGone | BudgetSpent)
