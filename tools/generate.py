@@ -12,7 +12,7 @@ from typing import Any
 import generate_wire
 
 from zerokl.cli import sglang_launch
-from zerokl.config import options
+from zerokl.config import ENVIRONMENT, options
 from zerokl.server import reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,9 @@ def options_page() -> str:
         "| flag | default | bits | what it does |",
         "|---|---|---|---|",
     ]
-    return "\n".join([*lines, *map(option_line, options())]) + "\n"
+    variables = ["", "## Environment variables", "", "| name | what it does |", "|---|---|"]
+    variables += [f"| `{name}` | {about} |" for name, about in ENVIRONMENT.items()]
+    return "\n".join([*lines, *map(option_line, options()), *variables]) + "\n"
 
 
 def option_line(field: dataclasses.Field[Any]) -> str:

@@ -7,6 +7,7 @@ no others, enter the fingerprint. What the machine answers (free memory, threads
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +115,21 @@ class Config:
     weight_version: str = option("default", "Label of the weights in answers.")
     log_level: str = option("info", "Log level.", choices=["debug", "info", "warning", "error"])
     test_clock: int | None = option(None, "Freeze clocks and ids at this Unix time, for byte-exact tests.")
+
+
+ENVIRONMENT = {
+    "ZEROKL_CACHE": "Folder for downloads and digests; unset: zerokl in XDG_CACHE_HOME.",
+    "XDG_CACHE_HOME": "Folder of caches; unset: ~/.cache.",
+    "HF_HUB_OFFLINE": "1, on, yes or true: the hub is never asked.",
+}
+"""The environment variables that are read, all of them. None moves a bit."""
+
+
+def environment(name: str) -> str:
+    """An environment variable that is declared here; "" if it is unset."""
+    if name not in ENVIRONMENT:
+        raise KeyError(f"{name} is not among the declared environment variables")
+    return os.environ.get(name, "")
 
 
 def options() -> tuple[dataclasses.Field[Any], ...]:

@@ -18,7 +18,8 @@ from tests.http.toy import write_toy_folder
 from zerokl.config import Config
 from zerokl.engine.fake import FakeOptions, fake_process
 from zerokl.engine.process import EngineProcess
-from zerokl.server.run import ENGINE_SOCKET, Frontend, make_app
+from zerokl.server.run import Frontend, make_app
+from zerokl.wire.meeting import ENGINE_SOCKET
 
 CLOCK = 1_700_000_000
 

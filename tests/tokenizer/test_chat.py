@@ -10,7 +10,7 @@ import pytest
 
 from tests.tokenizer.chats import CONVERSATIONS, NAMES, TEMPLATES, TOOLS
 from zerokl.errors import CheckpointError, InvalidRequest
-from zerokl.tokenizer import ChatTemplate
+from zerokl.tokenizer.chat import ChatTemplate
 from zerokl.types import SpecialTokens
 
 GOLDEN = Path(__file__).parent.parent / "goldens" / "tokenizer" / "chats.json"

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from zerokl.errors import InvalidRequest
-from zerokl.tokenizer import ChatTemplate, fuel
+from zerokl.tokenizer import fuel
+from zerokl.tokenizer.chat import ChatTemplate
 from zerokl.types import SpecialTokens
 
 BIG = "{% set big = 'x' * 1000000 %}"

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from zerokl.config import environment
+
 log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    if chosen := os.environ.get("ZEROKL_CACHE"):
+    if chosen := environment("ZEROKL_CACHE"):
         return Path(chosen).expanduser()
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
+    if xdg := environment("XDG_CACHE_HOME"):
         return Path(xdg).expanduser() / "zerokl"
     return Path.home() / ".cache" / "zerokl"
 

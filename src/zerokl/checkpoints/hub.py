@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import threading
 from fnmatch import fnmatch
@@ -23,6 +22,7 @@ import orjson
 from zerokl.checkpoints.cache_folder import cache_folder, exclusive, write_atomically
 from zerokl.checkpoints.packaged_model import fetch_packaged_model, packaged_model
 from zerokl.checkpoints.progress import stage, watched
+from zerokl.config import environment
 from zerokl.errors import CheckpointError
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -172,4 +172,4 @@ def _remember(model: str, revision: str, folder: Path) -> None:
 
 
 def _is_offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return environment("HF_HUB_OFFLINE").upper() in ("1", "ON", "YES", "TRUE")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 POLL_SECONDS = 0.1
 
@@ -20,10 +18,13 @@ log = logging.getLogger(__name__)
 def watched(title: str, folder: Path, total_bytes: int) -> Iterator[None]:
     """Show how the files under `folder` grow by `total_bytes`, whoever writes them, until the block ends."""
     log.info("%s", title)
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -53,11 +54,12 @@ def watched(title: str, folder: Path, total_bytes: int) -> Iterator[None]:
 def stage(title: str) -> Iterator[None]:
     """A step of a second or so: a spinner while it runs."""
     log.info("%s", title)
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield
         return
-    with console.status(f"{title} ..."):
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{title} ..."):
         yield
 
 

@@ -5,6 +5,9 @@ Commands are imported when they are called, so that `zerokl --version` and a typ
 
 from __future__ import annotations
 
-from zerokl.cli.main import main
 
-__all__ = ["main"]
+def main() -> None:
+    """The console script. The processes of a server are modules here too, and need nothing of its flags."""
+    from zerokl.cli.main import main as run
+
+    run()

@@ -11,7 +11,7 @@ from zerokl.cli.run_folder import await_config
 from zerokl.engine.build import build_process
 from zerokl.engine.process import serve_signals
 from zerokl.errors import ZeroklError
-from zerokl.server.run import DRAIN_S, ENGINE_SOCKET
+from zerokl.wire.meeting import DRAIN_S, ENGINE_SOCKET
 
 log = logging.getLogger(__name__)
 

@@ -156,8 +156,9 @@ class W:
         return range(config.num_layers if "{i}" in self.name else 1)
 
 
-READERS = 8
-"""Parameters read at a time for a GPU, where the host only passes them on; the CPU packs with all threads already."""
+READERS, CPU_READERS = 8, 2
+"""Parameters read at a time. For a GPU the host only passes them on; on the CPU packing takes all threads already, but
+the next one can be read or dequantised meanwhile (0.8 s instead of 0.9 for SmolLM2 on two cores)."""
 
 
 def load(
@@ -180,9 +181,8 @@ def load(
         return read(row, layer, config, checkpoint.tensors, dtype, device)
 
     parameters = Parameters()
-    with ThreadPoolExecutor(READERS) as readers:
-        values = map(value_of, wanted) if device == "cpu" else readers.map(value_of, wanted)
-        for (row, layer), value in zip(wanted, values, strict=True):
+    with ThreadPoolExecutor(CPU_READERS if device == "cpu" else READERS) as readers:
+        for (row, layer), value in zip(wanted, readers.map(value_of, wanted), strict=True):
             put(parameters, row.parameter.replace("{i}", str(layer)), value)
     for row in table:
         for layer in row.all_layers(config):

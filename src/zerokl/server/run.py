@@ -15,11 +15,9 @@ from zerokl.server.clock import Clock
 from zerokl.server.engine import Engine
 from zerokl.server.service import Service
 from zerokl.tokenizer import Tokenizer
+from zerokl.wire.meeting import DRAIN_S, ENGINE_SOCKET
 
-ENGINE_SOCKET = "engine.sock"
-"""Its name in the run folder."""
 KEEP_ALIVE_S = 75
-DRAIN_S = 30
 
 
 def make_app(config: Config, run_folder: Path) -> App:

@@ -9,8 +9,7 @@ delta = stream.push([token])
 
 from __future__ import annotations
 
-from zerokl.tokenizer.chat import ChatTemplate
 from zerokl.tokenizer.stream import TextStream
 from zerokl.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "TextStream", "Tokenizer"]
+__all__ = ["TextStream", "Tokenizer"]

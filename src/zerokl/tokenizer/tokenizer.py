@@ -6,15 +6,18 @@ import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 
 from zerokl.errors import CheckpointError, InvalidRequest
-from zerokl.tokenizer.chat import ChatTemplate
 from zerokl.tokenizer.run_folder import read_run_folder, special_json, write_run_folder
 from zerokl.tokenizer.spelling import spelling_of
 from zerokl.tokenizer.stream import REPLACEMENT, WINDOW_TOKENS, BytesContext, TextStream, WindowContext
 from zerokl.types import TokenizerFiles
+
+if TYPE_CHECKING:
+    from zerokl.tokenizer.chat import ChatTemplate
 
 
 class Tokenizer:
@@ -49,6 +52,9 @@ class Tokenizer:
 
     @cached_property
     def chat(self) -> ChatTemplate:
+        """Jinja is loaded by the first who asks: an engine never does."""
+        from zerokl.tokenizer.chat import ChatTemplate
+
         return ChatTemplate(self.files.chat_template, self.special)
 
     @cached_property
