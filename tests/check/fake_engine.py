@@ -161,7 +161,7 @@ class FakeEngine:
 
     async def _loop(self) -> None:
         while self.waiting:
-            for _ in range(12):  # arrivals and readers get their turn, as they do while a real step runs
+            for _ in range(6):  # arrivals and readers get their turn, as they do while a real step runs
                 await asyncio.sleep(0)
             self._step()
 

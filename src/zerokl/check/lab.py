@@ -47,6 +47,8 @@ class Lab:
         self.references: dict[Ask, list[Answer]] = {}
         self.not_float32: list[float] = []
         self.num_numbers = 0
+        self.answer_s = 0.0
+        """The longest that an answer took, alone and cold."""
         self.num_unrecorded = 0
         """Requests whose answers nobody looks at."""
         self.on_answer: Callable[[], None] = lambda: None
@@ -100,7 +102,10 @@ class Lab:
     async def cold(self, ask: Ask, how: str = "alone, cold") -> list[Answer]:
         """Cold where the cache can be emptied; where it can't, whatever the server makes of it."""
         await self.flush()
-        return await self.alone(ask, how)
+        started = time.monotonic()
+        answers = await self.alone(ask, how)
+        self.answer_s = max(self.answer_s, time.monotonic() - started)
+        return answers
 
     async def alone(self, ask: Ask, how: str) -> list[Answer]:
         return (await self.together([ask], how))[0]

@@ -20,9 +20,10 @@ async def jitter(lab: Lab) -> None:
         asks += _continuations(lab, ask, (await lab.reference(ask))[0].output)
     random = lab.random("jitter")
     random.shuffle(asks)
+    pauses = [_pause(lab, random.random()) for _ in asks]
     await lab.flush()
     async with lab.watching() as watch:
-        await lab.apart(asks, "from a random place at a random time", [_pause(random.random()) for _ in asks])
+        await lab.apart(asks, "from a random place at a random time", pauses)
     watch.expect_overlap(3)
 
 
@@ -33,9 +34,9 @@ def _continuations(lab: Lab, ask: Ask, output: tuple[int, ...]) -> list[Ask]:
     return [lab.greedy((*ask.ids, *output[:cut]), ask.new_tokens - cut).unscored() for cut in cuts]
 
 
-def _pause(fraction: float) -> float:
-    """Half of them come at once."""
-    return max(0.0, fraction - 0.5) * 2 * LONGEST_PAUSE_S
+def _pause(lab: Lab, fraction: float) -> float:
+    """Half of them come at once, the others within the time of an answer."""
+    return max(0.0, fraction - 0.5) * min(lab.answer_s, LONGEST_PAUSE_S)
 
 
 def _cost(lab: Lab) -> Cost:
