@@ -110,6 +110,7 @@ OTHER_VALUES = {
     "allow_origins": ("*",),
     "max_body_bytes": 2000,
     "max_logprobs": 1,
+    "disable_playground": True,
     "watchdog_timeout": 9.0,
     "tool_call_parser": "hermes",
     "strict_model": True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from zerokl.server import control, documents, facts, health, metrics, tokenizing
+from zerokl.server import control, documents, facts, health, metrics, playground, tokenizing
 from zerokl.server.auth import Access
 from zerokl.server.chat import chat_completions
 from zerokl.server.completions import completions
@@ -64,6 +64,7 @@ ROUTES = (
         "update_weights_from_disk",
     ),
     Route("/metrics", GET, OPEN, metrics.metrics, "Counters and gauges for Prometheus."),
+    Route("/", GET, OPEN, playground.playground, "A page to try a prompt; --disable-playground turns it off."),
     Route("/docs", GET, USER, documents.docs, "This API, to try out."),
     Route("/openapi.json", GET, USER, documents.openapi, "This API as an OpenAPI document."),
 )
