@@ -171,16 +171,17 @@ def fake_crowd(
     enabled: bool = True,
     windows: tuple[WindowPool, ...] = (),
     states: StatePool | None = None,
+    host: Pools | None = None,
 ) -> Crowd:
     """A crowd over a `FakeRunner`."""
-    cache = Cache(num_pages, page_size, enabled, windows=windows, states=states)
+    cache = Cache(num_pages, page_size, enabled, windows=windows, states=states, host=host)
     limits = Limits(
         context_length=context_length,
         max_running_requests=running,
         max_queued_requests=queued,
         chunked_prefill_size=budget,
     )
-    runner = FakeRunner(num_pages, page_size, lag, windows, states)
+    runner = FakeRunner(num_pages, page_size, lag, windows, states, host)
     return Crowd(Engine(Scheduler(limits, cache, lag), runner))
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from zerokl.types import (
     PENDING_TOKEN,
     ZERO_STATE,
+    Copy,
     Logprobs,
     LogprobSpec,
     Pending,
@@ -175,6 +176,7 @@ class FakeRunner:
     lag: int = 0
     windows: tuple[WindowPool, ...] = ()
     state_pool: StatePool | None = None
+    host: Pools | None = None
     slots: list[int] = field(default_factory=list)
     drawn: dict[RequestId, int] = field(default_factory=dict)
     """The last token drawn for a request: what PENDING_TOKEN stands for in the next step."""
@@ -191,6 +193,8 @@ class FakeRunner:
         ]
         num_states = self.state_pool.num_slots if self.state_pool else 0
         self.states = [FakeState([mix(-3, slot)] * (WIDTH - 1), mix(-4, slot), []) for slot in range(num_states)]
+        self.host_places: dict[tuple[str, int, int], object] = {}
+        """(kind, index, place) -> what was copied there."""
 
     def submit(self, plan: StepPlan) -> Pending:
         check_plan(plan, self.page_size, self.num_pages)
@@ -203,6 +207,8 @@ class FakeRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         assert self._queue.popleft().plan is plan, "results are asked for in the order of submission"
+        for copy in plan.copies:
+            self.copy(copy)
         tokens = [self._resolve(segment) for segment in plan.segments]
         # All sources are read before anything is written.
         pasts = [self._past(segment) for segment in plan.segments]
@@ -214,6 +220,20 @@ class FakeRunner:
             for slot, (segment, rows) in enumerate(zip(plan.segments, contexts, strict=True))
         ]
         return StepResult(plan.step, tuple(results))
+
+    def copy(self, copy: Copy) -> None:
+        """One page or state, as it is now: later steps may write over where it came from."""
+        if copy.kind == "state":
+            place, slots, first, count = ("state", 0), self.states, 1, 1
+        else:
+            slots = self.window_slots[copy.index] if copy.kind == "sliding" else self.slots
+            place, first, count = (copy.kind, copy.index), self.page_size, self.page_size
+        host, device = (copy.target, copy.source) if copy.to_host else (copy.source, copy.target)
+        here = slice(device * first, device * first + count)
+        if copy.to_host:
+            self.host_places[*place, host] = slots[here]
+        else:
+            slots[here] = self.host_places[*place, host]
 
     def _resolve(self, segment: Segment) -> list[int]:
         return [self.drawn[segment.request_id] if id == PENDING_TOKEN else id for id in segment.tokens]

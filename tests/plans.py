@@ -29,6 +29,7 @@ class Turn:
     evict: int = 0
     evict_shelf: int = 0
     """How many places of the other kinds fall out, in turn."""
+    flush_device: bool = False
     cut: int | None = None
     """Which request is cut short, modulo the number submitted."""
 
@@ -49,6 +50,8 @@ class World:
     """Pages between checkpoints; 0: there are no states."""
     checkpoints: int = 0
     live: int = 1
+    host: float = 0
+    """Host places of each kind for every one on the device; 0: there is no host tier."""
 
 
 def prompts(vocabulary: int = 2, longest: int = 20) -> st.SearchStrategy[list[int]]:
@@ -137,6 +140,9 @@ hybrid_worlds = st.builds(
     checkpoints=st.sampled_from([0, 1, 3, 300]),
     live=st.sampled_from([1, 2, 8]),
 )
+host_worlds = st.builds(
+    lambda world, host: replace(world, host=host), worlds | hybrid_worlds, st.sampled_from([0.2, 1, 1, 20])
+)
 
 
 def pools_in(world: World, num_pages: int) -> Pools:
@@ -146,7 +152,30 @@ def pools_in(world: World, num_pages: int) -> Pools:
         alone = min(-(-(window - 1) // world.page_size) + 1, num_pages)
         windows.append(WindowPool(window, max(alone, int(world.spare_windows * num_pages))))
     states = StatePool(world.interval_pages * world.page_size, world.live, world.checkpoints)
-    return Pools(num_pages, world.page_size, tuple(windows), states if world.interval_pages else None)
+    pools = Pools(num_pages, world.page_size, tuple(windows), states if world.interval_pages else None)
+    return replace(pools, host=host_of(pools, world.host)) if world.host else pools
+
+
+def host_of(pools: Pools, ratio: float) -> Pools:
+    """A host tier of `ratio` places for each on the device."""
+    states = pools.states
+    return Pools(
+        int(pools.num_pages * ratio),
+        pools.page_size,
+        tuple(WindowPool(pool.window, int(pool.num_pages * ratio)) for pool in pools.windows),
+        StatePool(states.interval, 0, int(states.num_checkpoints * ratio)) if states else None,
+    )
+
+
+host_scripts = st.lists(
+    st.builds(
+        lambda turn, evict, flush: replace(turn, evict_shelf=evict, flush_device=flush),
+        turns,
+        st.sampled_from([0, 0, 1, 4]),
+        st.sampled_from([False, False, False, True]),
+    ),
+    max_size=25,
+)
 
 
 def crowd_in(world: World, requests: Sequence[Request]) -> Crowd:
@@ -161,6 +190,7 @@ def crowd_in(world: World, requests: Sequence[Request]) -> Crowd:
         running=world.running,
         windows=pools.windows,
         states=pools.states,
+        host=pools.host,
     )
 
 
@@ -199,4 +229,6 @@ def bend(crowd: Crowd, turn: Turn) -> None:
         crowd.cache._evict_one()
     for number in range(turn.evict_shelf if crowd.cache.shelves else 0):
         crowd.cache.shelves[number % len(crowd.cache.shelves)].evict_one()
+    if turn.flush_device:
+        crowd.cache.flush_device()
     crowd.cache.check()

@@ -172,12 +172,29 @@ class Segment:
     """None: the model has no states."""
 
 
+KindName = Literal["full", "sliding", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One page or state between the device and the host tier, all layers of its kind. A round trip changes no bit."""
+
+    kind: KindName
+    index: int
+    """Which of `Pools.windows`, for "sliding"; else 0."""
+    source: int
+    target: int
+    to_host: bool
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One ragged step. Nothing in it may move a bit of any request's answer."""
 
     step: int
     segments: tuple[Segment, ...]
+    copies: tuple[Copy, ...] = ()
+    """To be done in this order before anything else of the step: one may read what another has just written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +245,8 @@ class Pools:
     page_size: int
     windows: tuple[WindowPool, ...] = ()
     states: StatePool | None = None
+    host: Pools | None = None
+    """The host tier: as many windows; its `states` have checkpoints only, so slots begin with 0."""
 
 
 class Pending(Protocol):

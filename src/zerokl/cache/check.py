@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from zerokl.cache.tree import Node, PrefixTree, is_evictable
+from zerokl.cache.tree import NO_PAGE, Node, PrefixTree, is_evictable
 from zerokl.errors import EngineError
 from zerokl.types import PageId
 
 if TYPE_CHECKING:
+    from zerokl.cache.host import HostShelf
     from zerokl.cache.lease import Lease
     from zerokl.cache.pages import Cache
     from zerokl.cache.shelf import Shelf
@@ -35,10 +36,12 @@ def check(cache: Cache, tree: PrefixTree, free: list[PageId], leases: list[Lease
             locked = [lease.state.pinned for lease in leases if lease.state and lease.state.pinned]
         _a_shelf_adds_up(shelf, nodes, private, locked)
     _live_slots_and_checkpoints_are_in_place(cache, nodes, leases)
+    for place, host in enumerate(cache.host):
+        _a_host_shelf_adds_up(cache, host, place, nodes)
 
 
 def _every_page_has_one_owner(cache: Cache, nodes: list[Node], free: list[PageId], leases: list[Lease]) -> None:
-    owned = [node.page for node in nodes if node.parent]
+    owned = [node.page for node in nodes if node.page != NO_PAGE]
     private = [page for lease in leases for page in lease.pages[len(lease.path) :]]
     pages = [*free, *owned, *private]
     _require(
@@ -51,7 +54,7 @@ def _counts_add_up(cache: Cache, tree: PrefixTree, nodes: list[Node]) -> None:
     stats = cache.stats
     _require(stats.free + stats.cached + stats.leased == stats.num_pages, f"counts don't add up: {stats}")
     _require(min(stats.free, stats.cached, stats.leased) >= 0, f"a negative count: {stats}")
-    in_tree = [node for node in nodes if node.parent]
+    in_tree = [node for node in nodes if node.page != NO_PAGE]
     _require(tree.num_pages == len(in_tree), f"{tree.num_pages} pages counted, {len(in_tree)} in the tree")
     unlocked = sum(not node.leases for node in in_tree)
     _require(tree.num_unlocked == unlocked, f"{tree.num_unlocked} unlocked counted, {unlocked} found")
@@ -77,10 +80,14 @@ def _leases_follow_the_tree(leases: list[Lease]) -> None:
 def _tree_is_whole(tree: PrefixTree, nodes: list[Node]) -> None:
     for node in nodes:
         _require(bool(node.parent or node.leases or node.children), f"the root of salt {node.key!r} is bare")
+        paged_children = sum(child.page != NO_PAGE for child in node.children.values())
+        _require(node.num_paged_children == paged_children, f"node {node.serial} miscounts children with a page")
         for key, child in node.children.items():
             _require(child.parent is node and child.key == key, f"node {child.serial} doesn't know its place")
             _require(len(key) == 4 * tree.page_size, f"node {child.serial} isn't a whole page")
             _require(node.leases >= child.leases, f"node {child.serial} has more locks than its parent")
+            paged = node.page != NO_PAGE or node.parent is None or child.page == NO_PAGE
+            _require(paged, f"node {child.serial} has a page and its parent hasn't")
             older = node.leases or node.last_used >= child.last_used
             _require(bool(older), f"node {child.serial} was used after its parent")
 
@@ -105,6 +112,20 @@ def _a_shelf_adds_up(shelf: Shelf, nodes: list[Node], private: list[int], locked
         _require(shelf.of(node) >= 0 or not found, f"{shelf.name}: a lock on nothing at node {node.serial}")
     unlocked = {node.serial for node in on_nodes if not locks[node.serial]}
     _require({node.serial for node in shelf.unlocked_nodes()} == unlocked, f"{shelf.name}: wrong evictable places")
+
+
+def _a_host_shelf_adds_up(cache: Cache, host: HostShelf, place: int, nodes: list[Node]) -> None:
+    """Every host place has one owner; what may be dropped is spare, or needed by nobody and below nothing."""
+    kept = [node for node in nodes if node.host_places[place] >= 0]
+    owned = [*host.free_places(), *(host.of(node) for node in kept)]
+    _require(sorted(owned) == list(range(host.size)), f"host places of {host.kind} lost or owned twice: {owned}")
+    on_device = {node.serial for node in kept if (node.page if not place else node.places[place - 1]) >= 0}
+    alone = [node for node in kept if node.serial not in on_device]
+    droppable = {node.serial for node in alone if place or not node.children}
+    _require(host.droppable() == (on_device, droppable), f"host copies of {host.kind}: wrong ones may be dropped")
+    if not place:
+        lost = [node.serial for node in nodes if node.parent and node.page == NO_PAGE and host.of(node) < 0]
+        _require(not lost, f"nodes without any page: {lost}")
 
 
 def _live_slots_and_checkpoints_are_in_place(cache: Cache, nodes: list[Node], leases: list[Lease]) -> None:

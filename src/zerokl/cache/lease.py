@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zerokl.cache.match import Stop
 from zerokl.cache.states import StateHold
-from zerokl.cache.tree import Node, page_key
+from zerokl.cache.tree import NO_PAGE, Node, page_key
 from zerokl.cache.windows import WindowHold
 from zerokl.errors import EngineError
 from zerokl.types import PageId, StateUse, WindowPages
@@ -27,14 +27,15 @@ class Lease:
         """Length of the prefix that was there when the lease was given."""
         self.stopped_by = stopped_by
         """Why it wasn't longer."""
-        self.pages: tuple[PageId, ...] = tuple(node.page for node in matched)
-        """Page i holds positions [i * page_size, (i + 1) * page_size)."""
         self.released = False
         self._cache = cache
         self._path = [root, *matched] if root else []
         """The root, then one node per page that is in the tree; empty if the lease keeps out of it."""
         for node in self._path:
             cache._tree.lock(node)
+        cache._load(matched)
+        self.pages: tuple[PageId, ...] = tuple(node.page for node in matched)
+        """Page i holds positions [i * page_size, (i + 1) * page_size)."""
         self.windows = [WindowHold(kind, matched) for kind in cache.window_kinds]
         self.state = StateHold(cache.state_kind, matched, self.cached_tokens) if cache.state_kind else None
 
@@ -124,6 +125,9 @@ class Lease:
         if node is None:
             node = cache._tree.insert(parent, key, page)
             cache._published += 1
+        elif node.page == NO_PAGE:
+            cache._tree.give_page(node, page)
+            cache._host_has_spare(node)
         else:
             cache._free.append(page)
             cache._merged += 1

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from zerokl.cache.shelf import NOTHING
 from zerokl.cache.states import StateKind
 from zerokl.cache.tree import Node
 from zerokl.cache.windows import WindowKind
@@ -41,7 +40,7 @@ def _deepest_supported(
     best, lacking = 0, None
     for pages, node in enumerate(path, 1):
         for place, kind in enumerate(windows):
-            unbroken[place] = unbroken[place] + 1 if kind.shelf.of(node) != NOTHING else 0
+            unbroken[place] = unbroken[place] + 1 if kind.shelf.has(node) else 0
         if pages % step:
             continue
         missing = _missing(pages, node, unbroken, windows, states)
@@ -58,6 +57,6 @@ def _missing(
     for run, kind in zip(unbroken, windows, strict=True):
         if run < min(kind.span, pages):
             return "sliding"
-    if states and states.shelf.of(node) == NOTHING:
+    if states and not states.shelf.has(node):
         return "state"
     return None

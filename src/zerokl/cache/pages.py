@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zerokl.cache.host import HostShelf
 from zerokl.cache.lease import Lease
 from zerokl.cache.match import STOPS, Stop, deepest
 from zerokl.cache.shelf import Shelf
 from zerokl.cache.states import StateKind
-from zerokl.cache.stats import CacheStats, StateStats, WindowStats
-from zerokl.cache.tree import Node, PrefixTree
+from zerokl.cache.stats import CacheStats, HostStats, StateStats, WindowStats
+from zerokl.cache.tree import NO_PAGE, Node, PrefixTree
 from zerokl.cache.windows import WindowKind
 from zerokl.errors import ConfigError, EngineError
-from zerokl.types import PageId, StatePool, WindowPool
+from zerokl.types import Copy, PageId, Pools, StatePool, WindowPool
 
 
 class Cache:
@@ -35,8 +36,9 @@ class Cache:
         *,
         windows: Sequence[WindowPool] = (),
         states: StatePool | None = None,
+        host: Pools | None = None,
     ) -> None:
-        """`windows`, `states`: as in `types.Pools`. Raises ConfigError for a pool in which no request fits."""
+        """`windows`, `states`, `host`: as in `types.Pools`. Raises ConfigError for a pool in which no request fits."""
         self.num_pages = num_pages
         self.page_size = page_size
         self.enabled = enabled
@@ -45,7 +47,12 @@ class Cache:
         self.shelves: list[Shelf] = [kind.shelf for kind in self.window_kinds]
         self.shelves += [self.state_kind.shelf] if self.state_kind else []
         self._check_pools()
-        self._tree = PrefixTree(page_size, len(self.shelves))
+        self._copies: list[Copy] = []
+        self.host = self._host_shelves(host) if host else []
+        self._tree = PrefixTree(page_size, len(self.shelves), self.host[0] if self.host else None)
+        self._tree.on_remove = self._detach
+        if self.host:
+            self.host[0].on_drop = self._tree.remove
         self._free = [PageId(page) for page in reversed(range(num_pages))]
         self._leases: dict[int, Lease] = {}
         self._now = 0
@@ -60,8 +67,12 @@ class Cache:
 
         Without eviction in between, `cached_tokens` is exactly interval * floor(min(match, limit) / interval); the
         interval is that of the checkpoints, or the page. `use_cache=False`: neither reads the tree nor adds to it.
+        A prefix that the host has must fit the device: raises EngineError (`lease_with_room` would say None).
         """
-        return self._give(*self._look_up(tokens, limit, salt, use_cache), limit)
+        root, path, pages, stop = self._look_up(tokens, limit, salt, use_cache)
+        if not self._has_room(path[:pages], pages):
+            raise EngineError(f"no room for a lease of {pages} cached pages: {self.stats}")
+        return self._give(root, path, pages, stop, limit)
 
     def lease_with_room(
         self, tokens: Sequence[int], limit: int, salt: str = "", use_cache: bool = True, *, num_tokens: int
@@ -79,10 +90,28 @@ class Cache:
         """Forgets every cached prefix. False, and nothing has changed, while any lease is out."""
         if self._leases:
             return False
+        self._forget_what_only_the_host_has()
+        host, self._tree.host = self._tree.host, None
         while self._evict_one():
             pass
+        self._tree.host = host
+        self._copies.clear()
         self._flushes += 1
         return True
+
+    def flush_device(self) -> None:
+        """Evicts all that nobody needs now from the device, for tests of the host tier."""
+        for shelf in self.shelves:
+            while shelf.evict_one():
+                pass
+        while self._evict_one():
+            pass
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        """What the runner must copy, in this order, before the next step's own work. Each is given once."""
+        copies = tuple(self._copies)
+        self._copies.clear()
+        return copies
 
     @property
     def room(self) -> int:
@@ -125,6 +154,7 @@ class Cache:
             lost_tokens=self._lost_tokens,
             windows=tuple(window_stats(kind) for kind in self.window_kinds),
             states=state_stats(self.state_kind) if self.state_kind else None,
+            host=tuple(host_stats(shelf) for shelf in self.host),
         )
 
     def _check_pools(self) -> None:
@@ -149,12 +179,14 @@ class Cache:
 
     def _has_room(self, matched: list[Node], pages: int) -> bool:
         """Whether a lease that starts with these nodes can be admitted with `pages` pages."""
-        if pages - len(matched) > self.room - sum(not node.leases for node in matched):
+        resident = [node for node in matched if node.page != NO_PAGE]
+        if pages - len(resident) > self.room - sum(not node.leases for node in resident):
             return False
         if self.state_kind and not self.state_kind.free_live:
             return False
         return all(
-            kind.pages_at_admission(len(matched), pages) - len(matched) <= kind.shelf.room - kind.num_unlocked(matched)
+            kind.pages_at_admission(len(matched), pages) - len(matched) + kind.num_on_host(matched)
+            <= kind.shelf.room - kind.num_unlocked(matched)
             for kind in self.window_kinds
         )
 
@@ -182,13 +214,50 @@ class Cache:
         return [self._free.pop() for _ in range(count)]
 
     def _evict_one(self) -> bool:
-        node = self._tree.evict()
-        if node is None:
+        page = self._tree.evict()
+        if page is None:
             return False
-        self._free.append(node.page)
+        self._free.append(page)
+        return True
+
+    def _detach(self, node: Node) -> None:
         for shelf in self.shelves:
             shelf.detach(node)
-        return True
+        if self.host:
+            self.host[0].forget(node)
+
+    # The host tier
+
+    def _host_shelves(self, host: Pools) -> list[HostShelf]:
+        """One per kind, the full one first."""
+        shelves = [HostShelf("full", 0, 0, host.num_pages, self._copies)]
+        for index, pool in enumerate(host.windows):
+            shelves.append(HostShelf("sliding", index, index + 1, pool.num_pages, self._copies))
+        if host.states:
+            shelves.append(HostShelf("state", 0, len(shelves), host.states.num_checkpoints, self._copies))
+        for shelf, copy in zip(self.shelves, shelves[1:], strict=True):
+            shelf.host = copy
+        return shelves
+
+    def _load(self, matched: list[Node]) -> None:
+        """Brings the pages of a locked path that are on the host only back to the device."""
+        missing = [node for node in matched if node.page == NO_PAGE]
+        pages = self._take_pages(len(missing))
+        if pages is None:
+            raise EngineError(f"no room for {len(missing)} pages that the host has: {self.stats}")
+        for node, page in zip(missing, pages, strict=True):
+            self.host[0].load(node, page)
+            self._tree.give_page(node, page)
+            self._host_has_spare(node)
+
+    def _host_has_spare(self, node: Node) -> None:
+        if self.host:
+            self.host[0].is_spare(node)
+
+    def _forget_what_only_the_host_has(self) -> None:
+        alone = [node for node in self._tree.nodes() if node.parent and node.page == NO_PAGE]
+        for node in reversed(alone):  # children come after their parents
+            self._tree.remove(node)
 
 
 def window_stats(kind: WindowKind) -> WindowStats:
@@ -210,4 +279,16 @@ def state_stats(kind: StateKind) -> StateStats:
         live=kind.num_live,
         live_leased=live_leased,
         skipped=kind.skipped,
+    )
+
+
+def host_stats(shelf: HostShelf) -> HostStats:
+    return HostStats(
+        kind=shelf.kind,
+        size=shelf.size,
+        free=shelf.num_free,
+        spare=shelf.num_spare,
+        stored=shelf.stored,
+        loaded=shelf.loaded,
+        dropped=shelf.dropped,
     )

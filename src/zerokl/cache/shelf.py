@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from zerokl.cache.host import NOTHING, HostShelf
 from zerokl.cache.tree import Node
-
-NOTHING = -1
-"""What a node has of a kind whose place fell out, or never was."""
+from zerokl.errors import EngineError
 
 
 class Shelf:
@@ -25,6 +24,7 @@ class Shelf:
 
     def __init__(self, name: str, index: int, size: int, first: int = 0) -> None:
         self.name = name
+        self.host: HostShelf | None = None
         self.index = index
         self.size = size
         self.first = first
@@ -50,6 +50,10 @@ class Shelf:
         """The node's place, or NOTHING."""
         return node.places[self.index]
 
+    def has(self, node: Node) -> bool:
+        """Whether the node has what belongs here, on the device or on the host."""
+        return self.of(node) != NOTHING or bool(self.host and self.host.of(node) != NOTHING)
+
     def locks_of(self, node: Node) -> int:
         return node.locks[self.index]
 
@@ -66,6 +70,8 @@ class Shelf:
         if not self._unlocked:
             return False
         _, node = self._unlocked.popitem(last=False)
+        if self.host and self.host.keep(node, self.of(node)):
+            self.host.may_drop(node)
         self._free.append(node.places[self.index])
         node.places[self.index] = NOTHING
         self.evicted += 1
@@ -78,17 +84,37 @@ class Shelf:
     def attach(self, node: Node, place: int) -> int:
         """The node gets a private place, or keeps the one that it has, and the other is freed. Returns the node's."""
         if self.of(node) == NOTHING:
-            node.places[self.index] = place
+            self.put(node, place)
             self._unlocked[node.serial] = node
         else:
             self._free.append(place)
             self.touch(node)
         return self.of(node)
 
+    def put(self, node: Node, place: int) -> None:
+        """The node, which has none, gets a place that holds, or is about to hold, what belongs there."""
+        node.places[self.index] = place
+        if self.host:
+            self.host.is_spare(node)
+
+    def load(self, nodes: list[Node]) -> None:
+        """Brings what these locked nodes have on the host only back to the device. There must be room."""
+        missing = [node for node in nodes if self.of(node) == NOTHING]
+        lost = [node.serial for node in missing if not self.has(node)]
+        places = self.take(len(missing))
+        if lost or places is None:
+            raise EngineError(f"can't load {len(missing)} {self.name} places: nodes {lost} have none, {places} to fill")
+        for node, place in zip(missing, places, strict=True):
+            assert self.host is not None
+            self.host.load(node, place)
+            self.put(node, place)
+
     def lock(self, node: Node) -> None:
-        """Keeps the node's place until as many `unlock`s."""
+        """Keeps the node's place until as many `unlock`s. One that is on the host only must be loaded before those."""
         node.locks[self.index] += 1
         self._unlocked.pop(node.serial, None)
+        if self.host:
+            self.host.hold(node)
 
     def unlock(self, node: Node) -> None:
         node.locks[self.index] -= 1
@@ -106,6 +132,8 @@ class Shelf:
             del self._unlocked[node.serial]
             self._free.append(node.places[self.index])
             node.places[self.index] = NOTHING
+        if self.host:
+            self.host.forget(node)
 
     def free_places(self) -> list[int]:
         """For `check`."""

@@ -7,6 +7,7 @@ hit       the lease starts from the node's checkpoint, which is pinned until the
 
 from __future__ import annotations
 
+from zerokl.cache.host import NOTHING
 from zerokl.cache.shelf import Shelf
 from zerokl.cache.tree import Node
 from zerokl.errors import EngineError
@@ -41,6 +42,13 @@ class StateHold:
         self._kind = kind
         self._start = start
         self._source = matched[-1] if matched else None
+        if self._source and kind.shelf.of(self._source) == NOTHING:
+            if kind.shelf.host is None or not kind.shelf.has(self._source):
+                raise EngineError(
+                    f"can't start from node {self._source.serial}: device and host have none of its states"
+                )
+            kind.shelf.host.load(self._source, self.live)
+            self._source = None
         if self._source:
             kind.shelf.lock(self._source)
 

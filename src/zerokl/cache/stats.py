@@ -37,6 +37,22 @@ class StateStats(ShelfStats):
 
 
 @dataclass(frozen=True, slots=True)
+class HostStats:
+    """One kind in the host tier."""
+
+    kind: str
+    size: int
+    free: int
+    spare: int
+    """Copies of what the device has as well."""
+    stored: int
+    """Copied to the host since the start."""
+    loaded: int
+    dropped: int
+    """Copies that were the last, and made way for others."""
+
+
+@dataclass(frozen=True, slots=True)
 class CacheStats:
     """Pages of the full kind, lookups, and the other kinds."""
 
@@ -65,3 +81,5 @@ class CacheStats:
     """Tokens whose keys were cached for full layers, but that ran again for want of a window or a state."""
     windows: tuple[WindowStats, ...]
     states: StateStats | None
+    host: tuple[HostStats, ...]
+    """The full kind, the sliding ones, the states; empty without a host tier."""

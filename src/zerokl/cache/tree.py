@@ -9,41 +9,70 @@ field of the node at that boundary.
 
 A lease locks every node of its path, so a locked node's ancestors are locked too and an unlocked node has only
 unlocked descendants: all unlocked pages can be evicted, leaf first, without orphaning one.
+
+With a host tier a node outlives its page: it keeps a copy on the host and has no page (`page` is -1). Nodes with a page
+are a tree at the root's end, and "leaf" above means a node without children that have a page.
 """
 
 from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from zerokl.types import PageId
 
+if TYPE_CHECKING:
+    from zerokl.cache.host import HostShelf
+
+NO_PAGE = PageId(-1)
+
 
 class Node:
-    """One full page of one prefix. `page` is -1 at a root."""
+    """One full page of one prefix. `page` is NO_PAGE at a root, and where only the host has it."""
 
-    __slots__ = ("children", "key", "last_used", "leases", "locks", "page", "parent", "places", "serial")
+    __slots__ = (
+        "children",
+        "host_places",
+        "key",
+        "last_used",
+        "leases",
+        "locks",
+        "num_paged_children",
+        "page",
+        "parent",
+        "places",
+        "serial",
+    )
 
-    def __init__(self, parent: Node | None, key: bytes | str, page: PageId, serial: int, num_shelves: int) -> None:
+    def __init__(
+        self, parent: Node | None, key: bytes | str, page: PageId, serial: int, num_shelves: int, num_host_kinds: int
+    ) -> None:
         self.parent = parent
         self.key = key
         self.page = page
         self.serial = serial
         self.children: dict[bytes, Node] = {}
+        self.num_paged_children = 0
         self.leases = 0
         self.last_used = 0
         self.places = [-1] * num_shelves
         """By shelf: the node's page of a sliding kind or its checkpoint; -1: none."""
         self.locks = [0] * num_shelves
+        self.host_places = [-1] * num_host_kinds
+        """By kind, the full one first: the node's copy on the host; -1: none. Empty without a host tier."""
 
 
 class PrefixTree:
     """Full pages by what they hold. It owns the pages of its nodes; whoever locks a node may read them."""
 
-    def __init__(self, page_size: int, num_shelves: int = 0) -> None:
+    def __init__(self, page_size: int, num_shelves: int = 0, host: HostShelf | None = None) -> None:
         self.page_size = page_size
         self.num_shelves = num_shelves
+        self.host = host
+        self.on_remove: Callable[[Node], None] = lambda node: None
+        """What else hangs on a node that leaves the tree is its owner's to free."""
         self.num_pages = 0
         self.num_unlocked = 0
         self._roots: dict[str, Node] = {}
@@ -54,7 +83,7 @@ class PrefixTree:
     def root(self, salt: str) -> Node:
         """The root of the prefixes of one salt, made if it isn't there; lock it or it may be dropped."""
         if salt not in self._roots:
-            self._roots[salt] = self._new_node(None, salt, PageId(-1))
+            self._roots[salt] = self._new_node(None, salt, NO_PAGE)
         return self._roots[salt]
 
     def match(self, salt: str, tokens: Sequence[int], limit: int) -> list[Node]:
@@ -71,15 +100,25 @@ class PrefixTree:
 
     def insert(self, parent: Node, key: bytes, page: PageId) -> Node:
         """Gives `page` to the tree as the child of a locked parent that has no such child; the node is unlocked."""
-        node = parent.children[key] = self._new_node(parent, key, page)
-        self.num_pages += 1
-        self.num_unlocked += 1
+        node = parent.children[key] = self._new_node(parent, key, NO_PAGE)
+        self.give_page(node, page)
         return node
 
+    def give_page(self, node: Node, page: PageId) -> None:
+        """`page` holds what the node's tokens say; the node, which has none, has it from now on."""
+        assert node.parent is not None
+        node.page = page
+        node.parent.num_paged_children += 1
+        self.num_pages += 1
+        self.num_unlocked += not node.leases
+
     def lock(self, node: Node) -> None:
-        if node.parent and not node.leases:
+        """Keeps a node. One without a page must be given one before it is unlocked."""
+        if node.page != NO_PAGE and not node.leases:
             self.num_unlocked -= 1
         node.leases += 1
+        if self.host:
+            self.host.hold(node)
 
     def unlock(self, node: Node, now: int) -> None:
         """Undoes one `lock` at the logical time `now`. Unlock a path from its deepest node up."""
@@ -91,22 +130,38 @@ class PrefixTree:
             self.num_unlocked += 1
         self._maybe_evictable(node)
 
-    def evict(self) -> Node | None:
-        """Takes out the unlocked leaf that was given back longest ago; None if every page is locked."""
+    def evict(self) -> PageId | None:
+        """Takes the page of the unlocked leaf that was given back longest ago; None if every page is locked.
+
+        The node stays if the host takes a copy.
+        """
         while self._oldest:
             last_used, _, node = heapq.heappop(self._oldest)
             if not is_evictable(node) or node.last_used != last_used:
                 continue
-            parent = node.parent
+            page, parent = node.page, node.parent
             assert parent is not None
-            assert isinstance(node.key, bytes)
-            del parent.children[node.key]
-            node.parent = None
+            stays = bool(self.host and self.host.keep(node, page))
+            node.page = NO_PAGE
+            parent.num_paged_children -= 1
             self.num_pages -= 1
             self.num_unlocked -= 1
+            if not stays:
+                self._take_out(node)
+            elif self.host and not node.children:
+                self.host.may_drop(node)
             self._maybe_evictable(parent)
-            return node
+            return page
         return None
+
+    def remove(self, node: Node) -> None:
+        """Takes out an unlocked node that has neither a page nor children."""
+        parent = node.parent
+        assert parent is not None
+        self._take_out(node)
+        if parent.parent and parent.page == NO_PAGE and not parent.children and self.host:
+            self.host.may_drop_next(parent)
+        self._maybe_evictable(parent)
 
     def nodes(self) -> Iterator[Node]:
         """Every node, roots too, each before its children."""
@@ -122,15 +177,26 @@ class PrefixTree:
 
     def _new_node(self, parent: Node | None, key: bytes | str, page: PageId) -> Node:
         self._serial += 1
-        return Node(parent, key, page, self._serial, self.num_shelves)
+        host_kinds = self.num_shelves + 1 if self.host else 0
+        return Node(parent, key, page, self._serial, self.num_shelves, host_kinds)
+
+    def _take_out(self, node: Node) -> None:
+        assert node.parent is not None
+        assert isinstance(node.key, bytes)
+        del node.parent.children[node.key]
+        node.parent = None
+        self.on_remove(node)
 
     def _maybe_evictable(self, node: Node) -> None:
         """Lists an unlocked leaf for eviction, and drops a root with nothing below it (salts come and go)."""
-        if node.leases or node.children:
+        if node.leases or node.num_paged_children:
             return
         if node.parent is None:
-            assert isinstance(node.key, str)
-            del self._roots[node.key]
+            if not node.children:
+                assert isinstance(node.key, str)
+                del self._roots[node.key]
+            return
+        if node.page == NO_PAGE:
             return
         heapq.heappush(self._oldest, (node.last_used, node.serial, node))
         if len(self._oldest) > 2 * self.num_pages + 64:
@@ -143,8 +209,8 @@ class PrefixTree:
 
 
 def is_evictable(node: Node) -> bool:
-    """An unlocked leaf that is still in the tree."""
-    return node.parent is not None and not node.leases and not node.children
+    """An unlocked leaf that is still in the tree and has a page."""
+    return node.parent is not None and node.page != NO_PAGE and not node.leases and not node.num_paged_children
 
 
 def page_key(tokens: Sequence[int], start: int, end: int) -> bytes:

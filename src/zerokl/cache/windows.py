@@ -7,7 +7,8 @@ pages       ... 4     5     6     7     8        a window of W keys before posit
 
 from __future__ import annotations
 
-from zerokl.cache.shelf import NOTHING, Shelf
+from zerokl.cache.host import NOTHING
+from zerokl.cache.shelf import Shelf
 from zerokl.cache.tree import Node
 from zerokl.types import PageId, WindowPages, WindowPool
 
@@ -38,7 +39,12 @@ class WindowKind:
 
     def num_unlocked(self, matched: list[Node]) -> int:
         """Of the pages that a lease of these nodes would lock, those that count as room now."""
-        return sum(not self.shelf.locks_of(node) for node in self.needed_of(matched))
+        needed = self.needed_of(matched)
+        return sum(self.shelf.of(node) != NOTHING and not self.shelf.locks_of(node) for node in needed)
+
+    def num_on_host(self, matched: list[Node]) -> int:
+        """Of those pages, those that have to be loaded."""
+        return sum(self.shelf.of(node) == NOTHING for node in self.needed_of(matched))
 
     def needed_of(self, matched: list[Node]) -> list[Node]:
         return matched[max(0, len(matched) - self.span) :]
@@ -53,9 +59,10 @@ class WindowHold:
         needed = kind.needed_of(matched)
         self.first = len(matched) - len(needed)
         self._kind = kind
-        self._pages = [kind.shelf.of(node) for node in needed]
         for node in needed:
             kind.shelf.lock(node)
+        kind.shelf.load(needed)
+        self._pages = [kind.shelf.of(node) for node in needed]
 
     @property
     def end(self) -> int:

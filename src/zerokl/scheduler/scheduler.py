@@ -102,7 +102,7 @@ class Scheduler:
         self._counters.record_step(planned)
         step = self._counters.steps
         self._in_flight.append((step, planned))
-        return StepPlan(step, tuple(one.segment for one in planned))
+        return StepPlan(step, tuple(one.segment for one in planned), self.cache.take_copies())
 
     def commit(self, result: StepResult) -> list[Progress]:
         """Takes the outcome of the oldest step in flight: what each request got from it, in the plan's order."""
