@@ -166,11 +166,12 @@ class CudaRunner:
     # ---- logits, draws, logprobs
 
     def _answer(self, hidden: Any, wanted: Wanted, pending: PendingStep) -> None:
-        rows = torch.from_numpy(head_rows(wanted)).pin_memory().to(self.device, non_blocking=True)
         num_draws, total = len(wanted.draws), len(wanted.rows)
+        padded = total // MAX_ROWS * MAX_ROWS + (bucket_of(total % MAX_ROWS, ROW_BUCKETS) if total % MAX_ROWS else 0)
+        rows = torch.from_numpy(head_rows(wanted, padded)).pin_memory().to(self.device, non_blocking=True)
         for first in range(0, total, MAX_ROWS):
             last = min(first + MAX_ROWS, total)
-            logits, drawn = self._head(hidden, rows[first:last])
+            logits, drawn = self._head(hidden, rows[first : min(first + MAX_ROWS, padded)], last - first)
             targets = rows[first:last, 1]
             if first < num_draws:
                 stop = min(last, num_draws)
@@ -182,13 +183,13 @@ class CudaRunner:
         pending.done = torch.cuda.Event()
         pending.done.record(self.stream)
 
-    def _head(self, hidden: Any, rows: Any) -> tuple[Any, Any]:
-        """(logits, drawn ids) of up to MAX_ROWS rows."""
-        bucket = bucket_of(len(rows), ROW_BUCKETS)
-        self.head_rows[: len(rows)].copy_(rows)
-        torch.index_select(hidden, 0, self.head_rows[:bucket, 0], out=self.head_x[:bucket])
+    def _head(self, hidden: Any, rows: Any, count: int) -> tuple[Any, Any]:
+        """(logits, drawn ids) of the first `count` of a bucket of rows; padding rows compute row 0 again."""
+        bucket = len(rows)
+        self.head_rows[:bucket].copy_(rows)
+        torch.index_select(hidden, 0, rows[:, 0], out=self.head_x[:bucket])
         logits, drawn = self.graphs.run((bucket, "head"), lambda: self._head_of(bucket))
-        return logits[: len(rows)], drawn[: len(rows)]
+        return logits[:count], drawn[:count]
 
     def _head_of(self, bucket: int) -> tuple[Any, Any]:
         logits = self.model.logits(self.head_x[:bucket])
@@ -272,6 +273,8 @@ class CudaRunner:
         """Graphs of every bucket that was asked for, the largest first, so that the others fit into its memory."""
         options, wanted = self.options, set(self.options.graph_tokens)
         short = buckets_up_to(options.max_segments, TOKEN_BUCKETS)
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
         with torch.cuda.stream(self.stream):
             for is_short, buckets in ((False, self.buckets), (True, short)):
                 if options.decode_graphs if is_short else options.prefill_graphs:
@@ -282,3 +285,5 @@ class CudaRunner:
             if options.decode_graphs or options.prefill_graphs:
                 for bucket in reversed(ROW_BUCKETS):
                     self.graphs.capture((bucket, "head"), partial(self._head_of, bucket))
+        torch.cuda.empty_cache()
+        self.graphs.bytes = torch.cuda.memory_reserved() - before

@@ -25,10 +25,10 @@ def is_plain(draw: ops.Draw) -> bool:
     )
 
 
-def head_rows(wanted: Wanted) -> np.ndarray:
-    """[R, 7] int32, as `HEAD_COLUMNS` says; rows that draw nothing have temperature 0."""
-    table = np.zeros((len(wanted.rows), HEAD_COLUMNS), np.int32)
-    table[:, 0], table[:, 1] = wanted.rows, wanted.targets
+def head_rows(wanted: Wanted, padded: int) -> np.ndarray:
+    """[padded, 7] int32, as `HEAD_COLUMNS` says; rows that draw nothing have temperature 0, padding rows are row 0."""
+    table = np.zeros((padded, HEAD_COLUMNS), np.int32)
+    table[: len(wanted.rows), 0], table[: len(wanted.rows), 1] = wanted.rows, wanted.targets
     draws = wanted.draws
     temperatures = np.array([draw.params.temperature for draw in draws], np.float32)
     temperatures[temperatures < np.float32(GREEDY_BELOW)] = 0

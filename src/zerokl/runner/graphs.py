@@ -36,15 +36,18 @@ class Graphs:
 
     def capture(self, key: Hashable, run: Callable[[], Outputs]) -> bool:
         """Capture what `run` launches; False if memory doesn't allow it. Raises EngineError if its bits differ."""
-        began, free = time.monotonic(), torch.cuda.mem_get_info()[0]
+        began = time.monotonic()
         try:
             with torch.cuda.stream(self.stream):
                 expected = tuple(output.clone() for output in run())
                 self.stream.synchronize()
                 graph = torch.cuda.CUDAGraph()
                 self.pool = self.pool or torch.cuda.graph_pool_handle()
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
                     outputs = run()
+                finally:
+                    graph.capture_end()
                 graph.replay()
                 self.stream.synchronize()
         except torch.cuda.OutOfMemoryError:
@@ -54,7 +57,6 @@ class Graphs:
             raise EngineError(f"the captured graph of {key} has other bits than the eager run")
         self.captured[key] = graph, outputs
         self.seconds += time.monotonic() - began
-        self.bytes += free - torch.cuda.mem_get_info()[0]
         return True
 
     def run(self, key: Hashable, run: Callable[[], Outputs]) -> Outputs:

@@ -31,6 +31,8 @@ REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
 LIBRARY = "library"
+LIBRARY_THEN_ADD = "library, then add"
+"""The sum in float32, then the residual by a kernel of ours: where the library's own addition has other bits."""
 
 
 class Shape(NamedTuple):
@@ -66,6 +68,8 @@ class Choices:
 def candidates(shape: Shape) -> list[Schedule | str]:
     """Ways to try, the best first; the reference schedule itself is the last resort."""
     library = [LIBRARY] if shape.rows > LIBRARY_FROM and not shape.biased else []
+    if library and shape.added:
+        library.append(LIBRARY_THEN_ADD)
     return [*library, fallback(shape), REFERENCE]
 
 

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 INTERPRETED = triton.knobs.runtime.interpret
 """Kernels run as numpy programs, for tests where there is no GPU. Dots of bf16 don't work there."""
 
-EXACT = {"enable_fp_fusion": False}
-"""Every launch has this: a compiler's own multiply-adds would move bits with its version."""
+EXACT = {"enable_fp_fusion": False} | ({} if INTERPRETED else {"launch_pdl": True})
+"""Every launch has this: a compiler's own multiply-adds would move bits with its version. And each kernel may be put on
+the processors before the one ahead of it has ended; it then waits (`begin`)."""
+OVERLAPPED = tl.constexpr(not INTERPRETED)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 ROUNDER = tl.constexpr(12582912.0)
 """Added and taken away again it rounds a float32 to an integer, ties to even."""
+
+
+@triton.jit
+def begin():
+    """First thing in every kernel: let the next one come, and wait until the one ahead has ended.
+
+    Since every kernel waits before it reads, writes or ends, what ran before the one ahead has ended too.
+    """
+    if OVERLAPPED:
+        gdc_launch_dependents()
+        gdc_wait()
 
 
 @triton.jit

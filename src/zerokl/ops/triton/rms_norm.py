@@ -16,11 +16,12 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT
+from zerokl.ops.triton.numbers import EXACT, begin
 
 
 @triton.jit
 def rms_norm_rows(x, weight, y, eps, E: tl.constexpr, BLOCK: tl.constexpr):
+    begin()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < E

@@ -21,13 +21,14 @@ import triton
 import triton.language as tl
 
 from zerokl.errors import ShapeError
-from zerokl.ops.triton.numbers import EXACT
+from zerokl.ops.triton.numbers import EXACT, begin
 
 HEADS = 8
 
 
 @triton.jit
 def turn_table(positions, inv_freq, cos, sin, scale, num_angles, BLOCK: tl.constexpr):
+    begin()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < num_angles
@@ -71,6 +72,7 @@ def turn_and_store(
     qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
+    begin()
     HALF: tl.constexpr = D // 2
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)

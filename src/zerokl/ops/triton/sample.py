@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT, gumbel, philox
+from zerokl.ops.triton.numbers import EXACT, begin, gumbel, philox
 
 BLOCK = 4096
 NO_ID = tl.constexpr(2147483647)
@@ -23,6 +23,7 @@ NO_ID = tl.constexpr(2147483647)
 @triton.jit
 def best_of_blocks(logits, temperatures, words, best, best_ids, vocabulary, num_blocks, BLOCK: tl.constexpr):
     """The best (value, id) among BLOCK ids of a row; the value is NaN if a logit is NaN or +inf."""
+    begin()
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * vocabulary + ids, mask=ids < vocabulary, other=float("-inf"))
@@ -47,6 +48,7 @@ def best_of_blocks(logits, temperatures, words, best, best_ids, vocabulary, num_
 
 @triton.jit
 def best_of_rows(best, best_ids, drawn, num_blocks, WIDTH: tl.constexpr):
+    begin()
     row = tl.program_id(0)
     block = tl.arange(0, WIDTH)
     there = block < num_blocks

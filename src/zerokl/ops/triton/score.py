@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT, exp2, fold16, log2
+from zerokl.ops.triton.numbers import EXACT, begin, exp2, fold16, log2
 
 LANES = tl.constexpr(16)
 BLOCKS = 8
@@ -24,6 +24,7 @@ BLOCKS = 8
 @triton.jit
 def block_sums(logits, peaks, sums, vocabulary, num_blocks, BLOCKS: tl.constexpr):
     """(max, sum of exp2((x - max) log2 e)) of each block of 1,024 ids; NaN where a number is NaN or +inf."""
+    begin()
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
     first = block[:, None] * 1024 + tl.arange(0, LANES)[None, :]
@@ -50,6 +51,7 @@ def block_sums(logits, peaks, sums, vocabulary, num_blocks, BLOCKS: tl.constexpr
 @triton.jit
 def row_log_sums(peaks, sums, factors, log_sums, num_blocks, WIDTH: tl.constexpr):
     """M + log2(S) ln 2, S the chain over blocks; NaN where there is none."""
+    begin()
     row = tl.program_id(0).to(tl.int64) * num_blocks
     block = tl.arange(0, WIDTH)
     m = tl.load(peaks + row + block, mask=block < num_blocks, other=float("-inf"))

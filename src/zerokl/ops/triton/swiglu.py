@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT
+from zerokl.ops.triton.numbers import EXACT, begin
 
 
 @triton.jit
@@ -24,6 +24,7 @@ def gate(g, u):
 
 @triton.jit
 def swiglu_rows(x, y, width, BLOCK: tl.constexpr):
+    begin()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width

@@ -8,8 +8,9 @@ import torch
 
 from zerokl.errors import ShapeError
 from zerokl.ops.matrix import DeviceMatrix
+from zerokl.ops.triton.add import add
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import LIBRARY, Choices, Schedule, Shape
+from zerokl.ops.triton.choices import LIBRARY, LIBRARY_THEN_ADD, Choices, Schedule, Shape
 from zerokl.ops.triton.swiglu import swiglu
 
 CHOICES = Choices()
@@ -39,6 +40,8 @@ def compute(way: Schedule | str, x: Any, w: Any, y: Any, bias: Any, residual: An
     """Fill y by one way."""
     if isinstance(way, Schedule):
         return run_chain(x, w, y, way, bias, residual, gated)
+    if way == LIBRARY_THEN_ADD:
+        return add(library(x, w, empty(x, len(w), torch.float32), None), residual, y)
     return library(x, w, y, residual)
 
 
