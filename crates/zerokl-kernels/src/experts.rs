@@ -11,6 +11,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Mutex;
 
 use crate::arch::{Kernel, LANES, Lanes};
 use crate::cpu::Cpu;
@@ -74,13 +75,19 @@ struct Block<'a> {
 #[derive(Default)]
 struct Scratch {
     gathered: Vec<f32>,
+    answers: Vec<f32>,
+}
+
+/// Each thread's own.
+#[derive(Default)]
+struct Hidden {
     gate_up: Vec<f32>,
     hidden: Vec<f32>,
-    answers: Vec<f32>,
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static HIDDEN: RefCell<Hidden> = RefCell::default();
 }
 
 fn run(
@@ -102,17 +109,41 @@ fn run(
         }
     });
     let answers = lend(&mut scratch.answers, pairs * width);
+    let mut tasks = Vec::with_capacity(groups.len());
+    let mut rest = &mut *answers;
     for (expert, rows) in groups {
-        let (gate_up, down) = (experts.gate_up[expert], experts.down[expert]);
-        let both = lend(&mut scratch.gate_up, rows.len() * gate_up.rows);
-        let inputs = &gathered[rows.start * width..rows.end * width];
-        linear(cpu, inputs, gate_up, Epilogue::default(), both);
-        let hidden = lend(&mut scratch.hidden, rows.len() * down.columns);
-        swiglu(cpu, both, down.columns, hidden);
-        let outputs = &mut answers[rows.start * width..rows.end * width];
-        linear(cpu, hidden, down, Epilogue::default(), outputs);
+        let (outputs, others) = rest.split_at_mut(rows.len() * width);
+        tasks.push((expert, rows, Mutex::new(outputs)));
+        rest = others;
     }
+    let run_one = |cpu: Cpu, (expert, rows, outputs): &Task<'_>| {
+        let inputs = &gathered[rows.start * width..rows.end * width];
+        let outputs = &mut *outputs.lock().expect("one task per expert");
+        one_expert(cpu, inputs, experts.gate_up[*expert], experts.down[*expert], outputs);
+    };
+    if tasks.len() < 2 * cpu.threads {
+        tasks.iter().for_each(|task| run_one(cpu, task));
+    } else {
+        // The longest first, so that no thread is left alone with one at the end.
+        tasks.sort_by_key(|(_, rows, _)| std::cmp::Reverse(rows.len()));
+        cpu.parallel_for(tasks.len(), |i| run_one(Cpu { threads: 1, ..cpu }, &tasks[i]));
+    }
+    drop(tasks);
     combine(cpu, block, &order, answers, residual, out);
+}
+
+/// An expert, its run of pairs, and where their answers go.
+type Task<'a> = (usize, Range<usize>, Mutex<&'a mut [f32]>);
+
+fn one_expert(cpu: Cpu, inputs: &[f32], gate_up: &Matrix, down: &Matrix, outputs: &mut [f32]) {
+    let rows = inputs.len() / gate_up.columns;
+    HIDDEN.with_borrow_mut(|scratch| {
+        let both = lend(&mut scratch.gate_up, rows * gate_up.rows);
+        linear(cpu, inputs, gate_up, Epilogue::default(), both);
+        let hidden = lend(&mut scratch.hidden, rows * down.columns);
+        swiglu(cpu, both, down.columns, hidden);
+        linear(cpu, hidden, down, Epilogue::default(), outputs);
+    });
 }
 
 fn lend(scratch: &mut Vec<f32>, length: usize) -> &mut [f32] {
