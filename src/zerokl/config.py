@@ -89,6 +89,8 @@ class Config:
         None, "Token budget of one step; default: 512 on the CPU, 8192 on the GPU.", minimum=1
     )
     disable_radix_cache: bool = option(False, "Never reuse a prefix.")
+    enable_hierarchical_cache: bool = option(False, "Keep what the cache evicts in a second, larger pool (CPU).")
+    hicache_ratio: float = option(2.0, "Size of that pool, in sizes of the first.", minimum=0.1, maximum=100)
     threads: int | None = option(None, "CPU threads; default: all cores this process may use.", minimum=1)
     device: str = option("cpu", "Where the model runs.", choices=["cpu", "cuda"])
     disable_cuda_graph: bool = option(False, "Run decode steps eagerly (GPU).")

@@ -25,6 +25,7 @@ from zerokl.engine.loop import Engine
 from zerokl.errors import EngineError
 from zerokl.models.memory import windows_of
 from zerokl.runner import CpuRunner
+from zerokl.runner.host import HostPools
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.types import LogprobSpec, Request, RequestId, SamplingParams
 
@@ -45,7 +46,7 @@ def crowd(family: str, world: World, num_tokens: int, enabled: bool = True, budg
     has_states = any(layer.states for layer in model.memory)
     world = replace(world, windows=windows_of(model.memory), interval_pages=max(1, world.interval_pages) * has_states)
     pools = plans.pools_in(world, -(-num_tokens // world.page_size))
-    shelves = {"windows": pools.windows, "states": pools.states}
+    shelves = {"windows": pools.windows, "states": pools.states, "host": pools.host}
     runner = CpuRunner(model, pools.num_pages, pools.page_size, **shelves, fill=np.nan)
     limits = Limits(
         context_length=CONTEXT_LENGTH,
@@ -117,6 +118,45 @@ def test_second_turns_and_branches_hit_exactly_and_keep_their_bits(family):
     told = together.serve(*again)
     assert_as_alone(together.answers, [*first, *again], lambda request: alone(family, request))
     assert [answer.cached_tokens for answer in told] == [4 * (cut // 4) for _ in stories for cut in range(6, 20)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_round_trip_over_the_host_changes_no_bit(family):
+    """Every turn finds nothing on the device and everything on the host."""
+    world = World(lag=0, page_size=4, spare_tokens=0, running=8, spare_windows=1, checkpoints=400, live=8, host=1)
+    together = crowd(family, world, 1600, budget=9)
+    asked, tokens = [], [1, 2, 3, 4, 5]
+    for turn in range(4):
+        asked.append(Request(RequestId(turn), list(tokens), 5, GREEDY, logprobs=LogprobSpec(2)))
+        answer = together.serve(asked[-1])[0]
+        assert answer.cached_tokens == (4 * ((len(tokens) - 2) // 4) if turn else 0)
+        tokens += [*answer.tokens, 7]
+        together.cache.flush_device()
+        assert together.cache.stats.cached == 0
+        together.serve(Request(RequestId(100 + turn), [9], 1, use_cache=False))  # its step carries the copies
+        forget_the_device(together.runner)
+    assert_as_alone(together.answers, asked, lambda request: alone(family, request))
+    assert all(kind.loaded for kind in together.cache.stats.host if kind.kind != "full" or family != "mistral")
+
+
+def forget_the_device(runner: CpuRunner) -> None:
+    for array in (*runner.pools.keys, *runner.pools.values):
+        array.fill(np.nan)
+    for arrays in (arrays for layer in (runner.states.arrays if runner.states else ()) for arrays in layer):
+        arrays.pool.fill(np.nan)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_host_copy_that_loses_a_layer_is_seen(family, monkeypatch):
+    make = HostPools.__init__
+
+    def without_the_first(pools: HostPools, *arguments, **options) -> None:
+        make(pools, *arguments, **options)
+        del pools._keys[0]
+
+    monkeypatch.setattr(HostPools, "__init__", without_the_first)
+    with pytest.raises((AssertionError, EngineError), match=r"was told|submit failed"):
+        test_a_round_trip_over_the_host_changes_no_bit(family)
 
 
 @pytest.mark.nightly

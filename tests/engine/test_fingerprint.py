@@ -97,6 +97,8 @@ OTHER_VALUES = {
     "max_queued_requests": 3,
     "chunked_prefill_size": 7,
     "disable_radix_cache": True,
+    "enable_hierarchical_cache": True,
+    "hicache_ratio": 3.0,
     "threads": 1,
     "device": None,
     "disable_cuda_graph": True,

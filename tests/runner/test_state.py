@@ -5,11 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.models.families import family_model
+from tests.models.memory import tiny_model
 from zerokl.errors import EngineError
 from zerokl.models.memory import Conv, LayerMemory, Recurrent
+from zerokl.runner import CpuRunner
 from zerokl.runner.batch import PASSED_PAGE, ragged_tokens, window_ragged
+from zerokl.runner.host import HostPools
+from zerokl.runner.kv import KvPools
 from zerokl.runner.state import StatePools, step_states
-from zerokl.types import ZERO_STATE, PageId, RequestId, Segment, StatePool, StateSlot, StateUse, WindowPages
+from zerokl.types import (
+    ZERO_STATE,
+    Copy,
+    PageId,
+    Pools,
+    RequestId,
+    Segment,
+    StatePool,
+    StateSlot,
+    StateUse,
+    StepPlan,
+    WindowPages,
+    WindowPool,
+)
 
 MEMORY = (
     LayerMemory(states=(Conv(4, 3), Recurrent((2, 2), 5, chunk=4))),
@@ -112,3 +130,33 @@ def test_sliding_pages_that_do_not_hold_the_segment_are_our_fault(windows):
     _, ragged = ragged_tokens([bad], 4)
     with pytest.raises(EngineError, match=r"request 7: pages .* of sliding kind 0 don't hold positions 9 to 11"):
         window_ragged([bad], 0, ragged)
+
+
+# The host tier
+
+
+def test_copies_are_done_in_order_in_every_layer_of_their_kind():
+    """What is copied to the host, overwritten on the device and copied back is what it was."""
+    model = family_model("inkling", sliding_window_size=6)
+    device = Pools(4, 4, (WindowPool(6, 4),), StatePool(4, 2, 2))
+    pools, states = KvPools(model, 4, 4, device.windows), StatePools(model.memory, device.states)
+    host = HostPools(model, Pools(3, 4, (WindowPool(6, 3),), StatePool(4, 0, 3)), pools, states, fill=np.nan)
+    arrays = [*pools.keys, *pools.values, *(one.pool for layer in states.arrays for one in layer)]
+    for number, array in enumerate(arrays):
+        array[:] = np.arange(len(array)).reshape(-1, *[1] * (array.ndim - 1)) + 10 * number
+    before = [array.copy() for array in arrays]
+    kinds = [("full", 0), ("sliding", 0), ("state", 0)]
+    host.run(Copy(kind, index, 1, 2, to_host=True) for kind, index in kinds)
+    for array in arrays:
+        array[1] = -1
+    host.run(Copy(kind, index, 2, 3, to_host=False) for kind, index in kinds)
+    for array, was in zip(arrays, before, strict=True):
+        assert (array[3] == was[1]).all()
+        assert (array[[0, 2]] == was[[0, 2]]).all()
+        assert (array[1] == -1).all()
+
+
+def test_a_plan_with_copies_needs_a_host_tier():
+    runner = CpuRunner(tiny_model(), 4, 4)
+    with pytest.raises(EngineError, match="step 3 copies to or from a host tier that isn't there"):
+        runner.submit(StepPlan(3, (), (Copy("full", 0, 0, 0, to_host=True),)))

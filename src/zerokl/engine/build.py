@@ -61,7 +61,9 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
     started = start(model, config)
     runner, pools = started.runner, started.pools
     enabled = not config.disable_radix_cache
-    cache = Cache(pools.num_pages, pools.page_size, enabled, windows=pools.windows, states=pools.states)
+    cache = Cache(
+        pools.num_pages, pools.page_size, enabled, windows=pools.windows, states=pools.states, host=pools.host
+    )
     limits = Limits(
         context_length=model.context_length,
         max_running_requests=config.max_running_requests,

@@ -42,6 +42,7 @@ class Controls:
         self._calls: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "server_info": self._server_info,
             "abort_all": self._abort_all,
+            "flush_device_cache": self._flush_device_cache,
             "shutdown": self._shutdown,
         }
 
@@ -84,6 +85,10 @@ class Controls:
 
     def _abort_all(self, args: dict[str, Any]) -> dict[str, Any]:
         return {"aborted": self._process.abort_all(Finish("abort", None, str(args.get("message", "Aborted"))))}
+
+    def _flush_device_cache(self, args: dict[str, Any]) -> dict[str, Any]:
+        self._process.engine.flush_device_cache()
+        return {"flushed": True}
 
     def _shutdown(self, args: dict[str, Any]) -> dict[str, Any]:
         self._process.drain(seconds(args, "timeout_s", DRAIN_S))

@@ -76,6 +76,10 @@ class Engine:
         """Forgets every cached prefix. False, and nothing has changed, while anything runs or waits."""
         return not self.has_work and self.scheduler.cache.flush()
 
+    def flush_device_cache(self) -> None:
+        """Evicts what nobody needs now to the host tier, or forgets it if there is none. For tests of that tier."""
+        self.scheduler.cache.flush_device()
+
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do or to report."""

@@ -9,11 +9,12 @@ from zerokl import ops
 from zerokl.errors import EngineError
 from zerokl.models import Model
 from zerokl.runner.batch import ragged_tokens, window_ragged
+from zerokl.runner.host import HostPools
 from zerokl.runner.known_answers import verify_known_answers
 from zerokl.runner.kv import KvPools
 from zerokl.runner.state import StatePools, step_states
 from zerokl.runner.wanted import answers, wanted_rows
-from zerokl.types import Segment, StatePool, StepPlan, StepResult, WindowPool
+from zerokl.types import Pools, Segment, StatePool, StepPlan, StepResult, WindowPool
 
 LOGITS_BYTES = 64 * 2**20
 """Logits that exist at a time: 340 rows of SmolLM2's 49,152 ids, 130 of Llama 3's 128,256. Free."""
@@ -42,11 +43,12 @@ class CpuRunner:
         *,
         windows: Sequence[WindowPool] = (),
         states: StatePool | None = None,
+        host: Pools | None = None,
         fill: float | None = None,
         slice_rows: int | None = None,
     ) -> None:
-        """`windows`, `states`: as in `types.Pools`; `fill`: what unwritten slots hold (tests: NaN); `slice_rows`: rows
-        of logits at a time.
+        """`windows`, `states`, `host`: as in `types.Pools`; `fill`: what unwritten slots hold (tests: NaN);
+        `slice_rows`: rows of logits at a time.
 
         Raises EngineError if this machine's operations don't give the known bits.
         """
@@ -55,10 +57,15 @@ class CpuRunner:
         self.pools = KvPools(model, num_pages, page_size, windows, fill=fill)
         self.windows = [pool.window for pool in windows]
         self.states = StatePools(model.memory, states, fill=fill) if states else None
+        self.host = HostPools(model, host, self.pools, self.states, fill=fill) if host else None
         self.slice_rows = slice_rows or max(1, LOGITS_BYTES // (4 * model.vocab_size))
 
     def submit(self, plan: StepPlan) -> Done:
         """Run the plan's segments. Raises EngineError for a plan that can't be run."""
+        if plan.copies and not self.host:
+            raise EngineError(f"step {plan.step} copies to or from a host tier that isn't there")
+        if self.host:
+            self.host.run(plan.copies)
         if not plan.segments:
             return Done(StepResult(plan.step, ()))
         tokens, ragged = ragged_tokens(plan.segments, self.page_size)

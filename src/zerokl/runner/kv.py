@@ -95,4 +95,6 @@ def lazy_array(shape: tuple[int, ...]) -> np.ndarray:
     """
     if 0 in shape:
         return np.zeros(shape, np.float32)  # no map is empty
+    if not prod(shape):
+        return np.zeros(shape, np.float32)  # a map can't be empty
     return np.frombuffer(mmap.mmap(-1, 4 * prod(shape)), np.float32).reshape(shape)

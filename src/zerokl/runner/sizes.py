@@ -9,6 +9,7 @@ live slots            the most requests that run, and no more than a quarter of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import lcm
 
 from zerokl.config import Config
@@ -35,21 +36,39 @@ def pools_for(model: Model, config: Config) -> Pools:
 
     Raises ConfigError if not even one page fits.
     """
-    if not model.declares_memory:
-        return Pools(pages_that_fit(model, config), config.page_size)
+    ratio = config.hicache_ratio if config.enable_hierarchical_cache else 0.0
+    pools = hybrid_pools(model, config, ratio) if model.declares_memory else plain_pools(model, config, ratio)
+    return replace(pools, host=host_pools(pools, ratio)) if ratio else pools
+
+
+def plain_pools(model: Model, config: Config, ratio: float) -> Pools:
+    num_pages = pages_that_fit(model, config)
+    if not config.max_total_tokens:
+        num_pages = max(1, int(num_pages / (1 + ratio)))
+    return Pools(num_pages, config.page_size)
+
+
+def hybrid_pools(model: Model, config: Config, ratio: float) -> Pools:
     most, running = model.context_length * DEFAULT_SEQUENCES // config.page_size, config.max_running_requests
     if config.max_total_tokens:
         num_pages = config.max_total_tokens // config.page_size
         pools = pools_of(model.memory, num_pages, config.page_size, running)
     else:
         budget = pool_budget(model, config.mem_fraction_static, available_memory())
-        pools = largest_pools(model.memory, most, config.page_size, running, budget)
+        pools = largest_pools(model.memory, most, config.page_size, running, int(budget / (1 + ratio)))
     if not pools.num_pages:
         raise ConfigError(
             f"the cache pool would have less than one page of {config.page_size} token slots: "
             "raise --max-total-tokens, lower --page-size or free memory"
         )
     return pools
+
+
+def host_pools(pools: Pools, ratio: float) -> Pools:
+    """`ratio` places on the host for every one on the device."""
+    windows = tuple(WindowPool(pool.window, int(pool.num_pages * ratio)) for pool in pools.windows)
+    states = pools.states and StatePool(pools.states.interval, 0, int(pools.states.num_checkpoints * ratio))
+    return Pools(int(pools.num_pages * ratio), pools.page_size, windows, states)
 
 
 def pools_of(
@@ -87,13 +106,14 @@ def pool_budget(model: Model, fraction: float | None, free_bytes: int) -> int:
 
 
 def pool_bytes(memory: Sequence[LayerMemory], pools: Pools) -> int:
-    """Of all pools together."""
+    """Of all pools together, the host's too."""
     full = pools.num_pages * pools.page_size * key_bytes(memory, None)
     sliding = sum(pool.num_pages * pools.page_size * key_bytes(memory, pool.window) for pool in pools.windows)
+    host = pool_bytes(memory, pools.host) if pools.host else 0
     if pools.states is None:
-        return full + sliding
+        return full + sliding + host
     live = pools.states.num_live * bytes_per_sequence(memory)
-    return full + sliding + live + pools.states.num_checkpoints * bytes_per_checkpoint(memory)
+    return full + sliding + host + live + pools.states.num_checkpoints * bytes_per_checkpoint(memory)
 
 
 def key_bytes(memory: Sequence[LayerMemory], window: int | None) -> int:

@@ -48,7 +48,7 @@ def start(model: Model, config: Config) -> Started:
 def start_on_cpu(model: Model, config: Config) -> Started:
     pools = pools_for(model, config)
     return Started(
-        CpuRunner(model, pools.num_pages, pools.page_size, windows=pools.windows, states=pools.states),
+        CpuRunner(model, pools.num_pages, pools.page_size, windows=pools.windows, states=pools.states, host=pools.host),
         pools,
         pool_bytes(model.memory, pools),
         Numerics(CHUNK, known_answer_digest()),
@@ -74,6 +74,8 @@ def tokens_per_step(config: Config) -> int:
 def check_device(config: Config) -> None:
     """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
     if config.device == "cuda":
+        if config.enable_hierarchical_cache:
+            raise ConfigError("--enable-hierarchical-cache: --device cuda has no host tier yet")
         if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
             raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
         from zerokl.runner import cuda_start

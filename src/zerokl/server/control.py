@@ -18,8 +18,12 @@ LONGEST_FLUSH_S = 3600.0
 
 
 async def flush_cache(service: Service, exchange: Exchange) -> None:
-    """Only an idle engine flushes; with a timeout it is waited for."""
+    """Only an idle engine flushes; with a timeout it is waited for. `tier=device` leaves the host tier, at any time."""
     timeout_s = _timeout(exchange)
+    if _query(exchange).get("tier") == "device":
+        await service.engine.control("flush_device_cache")
+        await exchange.answer(200, b"Device cache flushed.\n", TEXT)
+        return
     try:
         async with exchange.client_watched():
             await service.engine.control("flush_cache", timeout_s=timeout_s)
@@ -28,9 +32,13 @@ async def flush_cache(service: Service, exchange: Exchange) -> None:
     await exchange.answer(200, b"Cache flushed.\n", TEXT)
 
 
+def _query(exchange: Exchange) -> dict[str, str]:
+    return dict(parse_qsl(exchange.query.decode("latin-1")))
+
+
 def _timeout(exchange: Exchange) -> float:
     """The query's `timeout` in seconds; absent or empty: don't wait."""
-    given = dict(parse_qsl(exchange.query.decode("latin-1"))).get("timeout", "0")
+    given = _query(exchange).get("timeout", "0")
     try:
         timeout_s = float(given)
     except ValueError:
