@@ -9,9 +9,12 @@ import pytest
 from tests.engine.serving import GREEDY, collected, fake_engine, greedy, text_of, tokens_of
 from zerokl.engine import process as process_module
 from zerokl.engine.fake import EOS
+from zerokl.suites import register_cpu_ci
 from zerokl.wire.client import ControlError, EngineClient
 from zerokl.wire.frames import encode
 from zerokl.wire.messages import Abort, Grammar, LogprobOptions, Sampling, Stopping
+
+register_cpu_ci(est_time=4, stage="base-b", runner_config="cpu-small")
 
 
 @pytest.mark.parametrize("lag", [0, 1])
