@@ -54,6 +54,10 @@ def test_a_prompt_that_fills_the_context_can_only_be_scored():
     assert refusal(prompt=[1] * 64).code == "context_length_exceeded"
 
 
+def test_stop_ids_that_the_model_does_not_have_are_left_out():
+    assert take(stopping=Stopping(token_ids=[9, 259, 119_690]))[0].stop_token_ids == {9, EOS}
+
+
 def test_with_a_grammar_eos_stops_always_and_the_mask_sees_to_the_least_length():
     asked = {"grammar": Grammar("regex", "ab"), "stopping": Stopping(token_ids=[9], ignore_eos=True)}
     request, text = take(min_new_tokens=3, **asked)
@@ -120,7 +124,6 @@ def test_every_request_has_a_number_of_its_own():
         ({"logprobs": LogprobOptions(3)}, "logprob_start", "logprob_start is 3: -1 to 2"),
         ({"logprobs": LogprobOptions(0, 260)}, "top_logprobs", "asks for 260: at most 259"),
         ({"logprobs": LogprobOptions(0, 0, [300])}, "token_ids_logprob", "token_ids_logprob[0] is 300"),
-        ({"stopping": Stopping(token_ids=[300])}, "stop_token_ids", "stop_token_ids[0] is 300"),
         ({"stopping": Stopping(strings=[""])}, "stop", "stop has an entry of 0 characters"),
         ({"stopping": Stopping(strings=["a"] * 33)}, "stop", "stop has 33 entries: at most 32"),
         ({"stopping": Stopping(strings=["a" * 1001])}, "stop", "1001 characters"),

@@ -68,6 +68,8 @@ def at(strings: list[str], text: str, end: int) -> Match | None:
 
 PATTERNS = [
     "ab",
+    r"(ab|ba$)\Z",
+    "a+b$",
     "a+b",
     "a*?b",
     "(ab|ba)a",
@@ -162,7 +164,8 @@ def test_one_character_passes_as_in_pythons_re(source, char):
         ("(?=a)b", "assert is not taken"),
         ("(?<!a)b", "assert_not is not taken"),
         (r"(a)\1", "groupref is not taken"),
-        ("a$", "at is not taken"),
+        ("a$b", "at is not taken"),
+        ("$", "empty text"),
         (r"\ba", "at is not taken"),
         ("(?m)^a", "at is not taken"),
         ("a++b", "possessive_repeat is not taken"),

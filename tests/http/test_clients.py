@@ -6,8 +6,10 @@ import json
 import shlex
 import shutil
 import subprocess
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from tests.http.live import Live, live
@@ -129,3 +131,37 @@ def test_every_curl_line_of_the_reference_works(server: Live) -> None:
         arguments = shlex.split(line.replace(URL, server.url).replace("[504,1234]", "[104,105]"))[2:]
         status = run_curl("-o", "/dev/null", "-w", "%{http_code}", *arguments)
         assert status == ("400" if route.path == "/update_weights_from_disk" else "200"), line
+
+
+class Weather(pydantic.BaseModel):
+    city: Literal["Bern", "Rom"]
+    degrees: int = pydantic.Field(ge=-9, le=9)
+
+
+def test_openai_parses_structured_output_into_a_model(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "hi"}]
+    answer = client.chat.completions.parse(model="toy", messages=messages, response_format=Weather, max_tokens=300)
+    assert isinstance(answer.choices[0].message.parsed, Weather)
+    with client.chat.completions.stream(
+        model="toy", messages=messages, response_format=Weather, max_tokens=300
+    ) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
+
+
+def test_openai_parses_a_forced_tool_call(client: openai.OpenAI) -> None:
+    tool = openai.pydantic_function_tool(Weather)
+    choice: Any = {"type": "function", "function": {"name": "Weather"}}
+    messages: Any = [{"role": "user", "content": "hi"}]
+    options: Any = {"model": "toy", "messages": messages, "tools": [tool], "tool_choice": choice, "max_tokens": 300}
+    answer = client.chat.completions.parse(**options)
+    [call] = answer.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Weather)
+    with client.chat.completions.stream(**options) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    [streamed] = final.choices[0].message.tool_calls or []
+    assert (streamed.id, streamed.function) == (call.id, call.function)
+    assert final.choices[0].finish_reason == "tool_calls"

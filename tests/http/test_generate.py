@@ -233,8 +233,8 @@ def test_per_prompt_mistakes_are_named(server: Live, body: dict[str, Any], messa
         ({"input_ids": [1, None]}, "input_ids[1] must be an integer token id, got null"),
         ({"text": "a", "token_ids_logprob": [300]}, "token_ids_logprob[0] must be a token id from 0 to 258, got 300"),
         (
-            {"text": "a", "sampling_params": {"stop_token_ids": [1, 400]}},
-            "sampling_params.stop_token_ids[1] must be a token id from 0 to 258, got 400",
+            {"text": "a", "sampling_params": {"stop_token_ids": [1, -4]}},
+            "sampling_params.stop_token_ids[1] must be a token id from 0 to 2147483647, got -4",
         ),
         (
             {"text": "a", "sampling_params": {"logit_bias": {"259": 1}}},

@@ -6,93 +6,46 @@ local prompts where it would download a data set. It is never part of this repos
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import subprocess
-import sys
 import types
-import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from tests.http.live import wait_until
-from zerokl.checkpoints.cache_folder import cache_folder
+from tests.http.real import LAUNCHED_AS_SGLANG, real_server
+from tests.http.sglang_wheel import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.model, pytest.mark.timeout(600)]
 
-WHEEL = "sglang==0.5.23"
-MEMBER = "sglang/test/kl_test_utils.py"
 MODEL = "smollm2"
 PROMPTS, SHORTEST, LONGEST = 48, 70, 200
 """Their number of prompts; lengths from just over one page of ours to three, so that two cores need no ten minutes."""
 THRESHOLD = {MODEL: {"kl_div": 1e-9}}
 
 
-def helper_file() -> Path:
-    """Their file, downloaded once."""
-    folder = cache_folder() / "sglang"
-    wheels = list(folder.glob("sglang-0.5.23-*.whl"))
-    if not wheels:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), WHEEL]
-        if subprocess.run(command, check=False, timeout=500).returncode:
-            pytest.skip(f"{WHEEL} can't be downloaded, and SGLang's helpers are not part of this repository")
-        wheels = list(folder.glob("sglang-0.5.23-*.whl"))
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        return Path(wheel.extract(MEMBER, folder))
-
-
-@dataclass(slots=True)
-class Served:
-    url: str
-    log: list[str]
-
-
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def url() -> Iterator[str]:
     """SGLang's launch line, as it is."""
-    flags = ["--model-path", "", "--port", "0", "--random-seed", "42", "--enable-deterministic-inference"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "zerokl.launch_server", *flags, "--disable-prefill-cuda-graph"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout
-    line = process.stdout.readline()
-    try:
-        found = re.search(r"http://[\d.:]+", line)
-        assert found, f"the server did not start: {line}"
-        yield Served(found.group(), [line])
-    finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()
+    flags = ["--random-seed", "42", "--enable-deterministic-inference", "--disable-prefill-cuda-graph"]
+    with real_server(*LAUNCHED_AS_SGLANG, *flags) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def helpers(served: Served) -> Any:
+def helpers(url: str) -> Any:
     """Their module, with prompts of our own corpus in its memory cache."""
-    import requests
 
     def encode(text: str) -> list[int]:
-        ids: list[int] = requests.post(served.url + "/tokenize", json={"prompt": text}).json()["tokens"]
+        ids: list[int] = requests.post(url + "/tokenize", json={"prompt": text}).json()["tokens"]
         return ids
 
-    name = "sglang.srt.utils.hf_transformers_utils"
-    stub = types.ModuleType(name)
-    stub.get_tokenizer = lambda *args, **kwargs: types.SimpleNamespace(encode=encode)  # type: ignore[attr-defined]
-    spec = importlib.util.spec_from_file_location("kl_test_utils", helper_file())
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        for parent in ("sglang", "sglang.srt", "sglang.srt.utils"):
-            patch.setitem(sys.modules, parent, types.ModuleType(parent))
-        patch.setitem(sys.modules, name, stub)
-        spec.loader.exec_module(module)
+    loader = {"get_tokenizer": lambda *args, **kwargs: types.SimpleNamespace(encode=encode)}
+    parents = {key: dict[str, Any]() for key in ("sglang", "sglang.srt", "sglang.srt.utils")}
+    module = load("sglang/test/kl_test_utils.py", {**parents, "sglang.srt.utils.hf_transformers_utils": loader})
     module._cached_input_ids[f"{MODEL}_{module.DEFAULT_PROMPT_TOKENS}_{PROMPTS}"] = prompts(encode)
     return module
 
@@ -115,9 +68,9 @@ def prompts(encode: Any) -> list[list[int]]:
     ],
 )
 def test_sglangs_helper_finds_no_divergence(
-    served: Served, helpers: Any, name: str, capsys: pytest.CaptureFixture[str]
+    url: str, helpers: Any, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    getattr(helpers, name)(served.url, THRESHOLD, MODEL, max_new_tokens=72)
+    getattr(helpers, name)(url, THRESHOLD, MODEL, max_new_tokens=72)
     printed = capsys.readouterr().out
     assert re.findall(r"^avg_kl_div=(.*)$", printed, re.MULTILINE) == ["0.0"]
     found = re.search(r"^kl_divs=\[(.*)\]$", printed, re.MULTILINE)
@@ -134,9 +87,7 @@ def test_the_helpers_threshold_sees_a_hundredth_but_not_one_bit_so_equality_is_a
         helpers.compare_kl_divergence([[-1.0, -2.01]], one_bit, THRESHOLD, MODEL, "planted")
 
 
-def test_the_server_was_asked_and_not_a_cache(served: Served) -> None:
-    import requests
-
-    info = requests.get(served.url + "/server_info").json()["internal_states"][0]
+def test_the_server_was_asked_and_not_a_cache(url: str) -> None:
+    info = requests.get(url + "/server_info").json()["internal_states"][0]
     assert info["submitted"] >= 48 * 7
-    wait_until(lambda: requests.get(served.url + "/health").status_code == 200)
+    wait_until(lambda: requests.get(url + "/health").status_code == 200)

@@ -152,10 +152,10 @@ class Intake:
         return SamplingParams(**values, top_k=top_k, logit_bias=logit_bias, seed=seed, stream=asked.sample)
 
     def _stop_ids(self, submit: Submit) -> frozenset[int]:
-        check_ids("stop_token_ids", submit.stopping.token_ids, self.served.vocab)
+        """Ids of another model's vocabulary are never drawn; clients send them, and they are left out."""
         ignored = submit.stopping.ignore_eos and submit.grammar is None
         own = frozenset[int]() if ignored else self.served.eos_ids
-        return own | frozenset(submit.stopping.token_ids)
+        return own | frozenset(token for token in submit.stopping.token_ids if token < self.served.vocab)
 
     def _logprob_spec(self, asked: LogprobOptions | None, prompt_tokens: int) -> LogprobSpec | None:
         if asked is None:

@@ -6,8 +6,9 @@ of states (Thompson): per character at most MAX_STATES steps, whatever the patte
 
 Taken: literals, classes, escapes such as \\d \\w \\s, `.`, groups, alternation, repeats, `^` or \\A (the start of the
 output), the flags a, i, s and x. Lazy and greedy repeats are the same here, because a stop is the match that
-*completes* earliest, and of those that end there the one that starts leftmost. Refused, with the reason: lookaround,
-back-references, `$`, \\b, atomic groups, possessive repeats, patterns that match the empty text or need more states.
+*completes* earliest, and of those that end there the one that starts leftmost. `$` or \\Z at a pattern's end is where
+the text ends so far, so it is always true there. Refused, with the reason: `$` elsewhere, lookaround, back-references,
+\\b, atomic groups, possessive repeats, patterns that match the empty text or need more states.
 """
 
 from __future__ import annotations
@@ -148,6 +149,8 @@ class Builder:
             return self.repeat(least, most, inner, target, flags)
         if code is sre.AT and argument in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING) and not flags & re.MULTILINE:
             return self.add(State([target], at_start=True))
+        if code is sre.AT and argument in (sre.AT_END, sre.AT_END_STRING) and target == ACCEPT:
+            return target
         raise refused(self.source, f"{str(code).lower()} is not taken")
 
     def repeat(self, least: int, most: int, inner: Any, target: int, flags: int) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zerokl.server.prompts import Limits, check_bias, check_ids
 from zerokl.server.validate import Values
 from zerokl.wire.messages import Bias, Sampling, Stopping
 
 GREEDY_BELOW = 1e-6
+MAX_STOP_ID = 2**31 - 1
+"""Stop ids may be another model's: what this one doesn't have can't be drawn, so it never stops."""
 
 
 def sampling_of(values: Values, seed: int | None, sample: int) -> Sampling:
@@ -38,5 +42,5 @@ def stopping_of(values: Values) -> Stopping:
 
 def check_token_fields(values: Values, prefix: str, limits: Limits) -> None:
     """The ids inside sampling parameters are ids of this vocabulary."""
-    check_ids(values["stop_token_ids"], prefix + "stop_token_ids", limits)
+    check_ids(values["stop_token_ids"], prefix + "stop_token_ids", replace(limits, vocab=MAX_STOP_ID + 1))
     check_bias(values["logit_bias"] or (), prefix + "logit_bias", limits)
