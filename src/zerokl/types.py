@@ -248,6 +248,11 @@ class Pools:
     host: Pools | None = None
     """The host tier: as many windows; its `states` have checkpoints only, so slots begin with 0."""
 
+    @property
+    def prefix_interval(self) -> int:
+        """A prefix is reused in multiples of this many tokens."""
+        return self.states.interval if self.states else self.page_size
+
 
 class Pending(Protocol):
     """A step that the device may still be working on."""

@@ -24,6 +24,8 @@ from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError, ConfigError
 from zerokl.ops import AnyMatrix, DeviceMatrix, Matrix
+from zerokl.runner.kv import bytes_per_token
+from zerokl.runner.sizes import bytes_per_checkpoint, bytes_per_sequence
 from zerokl.runner.start import Started, check_device, start, tokens_per_step
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
@@ -142,6 +144,11 @@ def hello_of(
         "num_layers": model.num_layers,
         "weight_bytes": sum(matrix.nbytes for matrix in matrices),
         "kv_bytes": started.kv_bytes,
+        "prefix_interval": pools.prefix_interval,
+        "bytes_per_token": bytes_per_token(model),
+        "bytes_per_sliding_token": {str(pool.window): bytes_per_token(model, pool.window) for pool in pools.windows},
+        "bytes_per_checkpoint": bytes_per_checkpoint(model.memory),
+        "bytes_per_sequence": bytes_per_sequence(model.memory),
         "device": config.device,
         "chunked_prefill_size": tokens_per_step(config),
         **started.facts,

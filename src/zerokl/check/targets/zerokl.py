@@ -25,7 +25,7 @@ class ZeroklTarget(NativeTarget):
             model=str(info.get("served_model_name") or info.get("model_path", "")),
             version=str(info.get("version", "")),
             fingerprint=str(info.get("fingerprint", "")),
-            page_size=int(info["page_size"]),
+            page_size=int(info.get("prefix_interval") or info["page_size"]),  # what a hit is a multiple of
             chunk=int(info.get("chunked_prefill_size", 512)),
             attention_chunk=int((info.get("fingerprint_of") or {}).get("attention_chunk", 512)),
             context=int(info["context_length"]),
