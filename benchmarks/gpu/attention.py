@@ -39,21 +39,27 @@ def main() -> None:
 
 
 def decode(k, v):
-    tiles = [Tile(16, 4, 3), Tile(16, 4, 4), Tile(16, 4, 2), Tile(16, 2, 3), Tile(16, 1, 3), Tile(16, 8, 3)]
+    tiles = [
+        Tile(16, 4, 3),
+        Tile(16, 4, 2),
+        Tile(16, 4, 4),
+        Tile(16, 2, 3),
+        Tile(16, 2, 2),
+        Tile(16, 2, 4),
+        Tile(16, 1, 3),
+    ]
     shapes = [(1, 384), (1, 1024), (1, 8192), (16, 384), (64, 384), (256, 384), (64, 2048)]
-    for chunk, tile, bulk in itertools.product((512, 1024, 256), tiles, (True, False)):
-        if (chunk != 512 and tile not in tiles[:2]) or (not bulk and tile not in (tiles[0], tiles[3])):
-            continue
+    for tile in tiles:
         found = {}
         for batch, length in shapes:
-            kernels.SHORT, kernels.BULK, kernels.CHUNK = tile, bulk, chunk
+            kernels.SHORT = kernels.MANY_SHORT = tile
             try:
                 us = decode_us(k, v, batch, length)
                 found[f"{batch}x{length}"] = [round(us, 1), round(batch * length * KEY_HEADS * SIZE * 4 / us / 1e6, 2)]
             except Exception as error:  # noqa: BLE001 - a tile that doesn't fit is a result
                 found[f"{batch}x{length}"] = repr(error)[:80]
                 break
-        yield {"decode": list(tile), "bulk": bulk, "chunk": chunk, "us, TB/s": found}
+        yield {"decode": list(tile), "us, TB/s": found}
 
 
 def decode_us(k, v, batch: int, length: int) -> float:
@@ -72,9 +78,9 @@ def decode_us(k, v, batch: int, length: int) -> float:
 def prefill(k, v):
     length = 8192
     flops = 2 * length * length * HEADS * SIZE
-    tiles = [Tile(64, 4, 3), Tile(128, 4, 2), Tile(128, 4, 3), Tile(128, 8, 2), Tile(128, 8, 3), Tile(64, 4, 2)]
-    for chunk, tile in itertools.product((512, 1024, 2048), tiles):
-        kernels.LONG, kernels.BULK, kernels.CHUNK = tile, True, chunk
+    tiles = [Tile(64, 4, 2), Tile(64, 4, 3), Tile(128, 8, 2), Tile(128, 8, 3)]
+    for chunk, tile in itertools.product((512, 1024), tiles):
+        kernels.LONG, kernels.CHUNK = tile, chunk
         try:
             pages = length // 64
             table = torch.randperm(pages, device="cuda")[None].to(torch.int32)

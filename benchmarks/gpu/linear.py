@@ -18,7 +18,7 @@ from attention import graph_us
 
 from zerokl.ops.triton import admit
 from zerokl.ops.triton.admit import differing, inputs, outcome
-from zerokl.ops.triton.choices import LIBRARY, LIBRARY_THEN_ADD, REFERENCE, Schedule, Shape, candidates
+from zerokl.ops.triton.choices import LIBRARY, REFERENCE, Schedule, Shape, candidates
 from zerokl.ops.triton.ways import forbid_split_k
 
 LAYERS = {
@@ -34,6 +34,12 @@ MORE = (
     Schedule(128, 128, 64, False, 8, 3),
     Schedule(128, 256, 64, False, 8, 3),
     Schedule(128, 128, 64, True, 4, 4),
+)
+SMALL = (
+    *(Schedule(8, *one) for one in [(16, 256, True, 1, 4), (32, 256, True, 2, 4), (32, 512, True, 4, 3)]),
+    *(Schedule(8, *one) for one in [(64, 128, True, 2, 5), (64, 128, True, 4, 5), (64, 256, True, 4, 3)]),
+    *(Schedule(16, *one) for one in [(32, 256, False, 2, 4), (64, 128, True, 4, 5), (64, 128, False, 4, 5)]),
+    *(Schedule(16, *one) for one in [(32, 256, True, 4, 4), (64, 64, True, 2, 6)]),
 )
 
 
@@ -53,12 +59,12 @@ def main() -> None:
         weights = [first.w] + [first.w.clone() for _ in range(copies)]
         for count in rows:
             shape = kind._replace(rows=count)
-            ways = dict.fromkeys([*candidates(shape), *(MORE if count >= 48 else ())])
-            if count > 16 and count <= 64:
-                ways |= dict.fromkeys([LIBRARY, LIBRARY_THEN_ADD] if kind.added else [LIBRARY])
+            ways = dict.fromkeys([*candidates(shape), *(MORE if count >= 48 else SMALL if count <= 16 else ())])
+            if 8 <= count <= 64:
+                ways |= {LIBRARY: None}
             line = {"layer": name, "rows": count, "default": round(default_us(first, weights, count, kind), 1)}
             for way in ways:
-                if way == REFERENCE and count > 256:
+                if (way == REFERENCE and count > 256) or (isinstance(way, Schedule) and way.rows < min(count, 16)):
                     continue
                 bad = sum(
                     differing(outcome(way, kind, operands[how], count), expected[how][:count]) for how in operands

@@ -111,6 +111,8 @@ def main() -> None:
     ready = time.perf_counter()
     print(json.dumps({"weights_s": round(loaded - began, 1), "runner_s": round(ready - loaded, 1)}), flush=True)
     print(json.dumps({"runner": describe(runner)}), flush=True)
+    rejected = sorted({str((v.shape._replace(rows=0), v.way)) for v in runner.verdicts if v.differing})
+    print(json.dumps({"rejected": rejected}), flush=True)
     for name in given.cases:
         requests, prompt, outputs = CASES[name]
         seconds, steps = min(run(runner, requests, prompt, outputs, given.budget) for _ in range(given.repeats))

@@ -1,4 +1,4 @@
-"""A sum that is still float32, plus the residual, rounded once: the last step of a linear layer, by itself."""
+"""A linear layer's output plus the residual, rounded: what a chain of ours does in its last step, by itself."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ def add_blocks(sums, residual, y, count, BLOCK: tl.constexpr):
     begin()
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
-    total = tl.load(sums + place, mask=inside, other=0.0) + tl.load(residual + place, mask=inside, other=0.0).to(
-        tl.float32
-    )
+    total = tl.load(sums + place, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + place, total.to(y.dtype.element_ty), mask=inside)
 
 

@@ -68,10 +68,14 @@ def block_of_keys(
 def chunk_of_keys(
     q, pool_k, pool_v, pages, key_head, start, stop, first_position, last_position, positions, scale,
     K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr,
-    WARPS: tl.constexpr, PAGES: tl.constexpr,
+    WARPS: tl.constexpr, PAGES: tl.constexpr, ONE_LOOP: tl.constexpr,
 ):  # fmt: skip
-    """(m, l, O) of keys start .. stop - 1, a chunk's or the part of it that is there. All rows see what lies before
-    `first_position`; blocks there need no mask."""
+    """(m, l, O) of keys start .. stop - 1, a chunk's or the part of it that is there.
+
+    All rows see what lies before `first_position`, so blocks there need no mask. ONE_LOOP masks them all the same: few
+    rows don't feel it, and their loads stay in flight to the end. Otherwise the masked blocks, one or two, are loaded
+    one by one: buffers for more would leave room for one program per processor instead of two.
+    """
     # A chunk's page numbers at once: a load of each inside the loop would stand before the bulk copies in the pipeline.
     place = tl.arange(0, PAGES)
     first_page = start // BLOCK
@@ -79,14 +83,17 @@ def chunk_of_keys(
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, D], tl.float32)
-    clear = tl.minimum(stop, (first_position + 1) // BLOCK * BLOCK)
+    if ONE_LOOP:
+        clear = start
+    else:
+        clear = tl.maximum(start, tl.minimum(stop, (first_position + 1) // BLOCK * BLOCK))
     for key in tl.range(start, clear, BLOCK):
         page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
             peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
             K, D, ROWS, False, BULK, REGISTERS, WARPS,
         )  # fmt: skip
-    for key in tl.range(tl.maximum(clear, start), stop, BLOCK):
+    for key in tl.range(clear, stop, BLOCK, num_stages=None if ONE_LOOP else 1):
         page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
             peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
@@ -142,7 +149,7 @@ def long_tiles(
         stop = tl.minimum(chunk_start + CHUNK, last_position + 1)
         chunk_peak, chunk_total, chunk_out = chunk_of_keys(
             queries, pool_k, pool_v, pages, key_head, chunk_start, stop, first_position, last_position, start + token,
-            scale, K, D, ROWS, BULK, REGISTERS, 1, CHUNK // BLOCK,
+            scale, K, D, ROWS, BULK, REGISTERS, 1, CHUNK // BLOCK, False,
         )  # fmt: skip
         peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
     tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
@@ -173,7 +180,7 @@ def short_tiles(
         stop = tl.minimum((chunk + 1) * CHUNK, last_position + 1)
         peak, total, out = chunk_of_keys(
             queries, pool_k, pool_v, pages, key_head, chunk * CHUNK, stop, start, last_position, start + token, scale,
-            K, D, ROWS, BULK, REGISTERS, WARPS, CHUNK // BLOCK,
+            K, D, ROWS, BULK, REGISTERS, WARPS, CHUNK // BLOCK, True,
         )  # fmt: skip
         if num_chunks == 1:
             tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])

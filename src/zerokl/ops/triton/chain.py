@@ -1,9 +1,9 @@
 """The chain: a matrix product whose every output walks k in order with one float32 accumulator.
 
-Maths       y[t, n] = round(chain over k of x[t, k] w[n, k], + bias[n], + residual[t, n])
+Maths       y[t, n] = round(chain over k of x[t, k] w[n, k], + bias[n]), or round(that + residual[t, n])
             gated: y[t, n] = swiglu(round(chain(w[n])), round(chain(w[F + n]))), w [2F, K]
 Shapes      x [T, K] bf16, w [N, K] bf16, bias [N] f32, residual [T, N] bf16 -> y [T, N] bf16 or f32
-Rounding    fp32 accumulator and additions; then once to y's type
+Rounding    fp32 accumulator and additions; to y's type before and after the residual: a library can't do it in one
 Order       the matrix unit's k-steps, k increasing, from +0; no split of K, no atomics
 Same bits   for every T and row position, and for every schedule
 Free        the whole schedule: tile, k-step of the loop, operands swapped, warps, stages (admit.py)
@@ -81,7 +81,9 @@ def chain(
     if GATED:
         acc = gate(acc.to(x.dtype.element_ty).to(tl.float32), up.to(x.dtype.element_ty).to(tl.float32))
     if ADDED:
-        acc += tl.load(residual + at_y, mask=inside, other=0.0).to(tl.float32)
+        acc = acc.to(x.dtype.element_ty).to(tl.float32) + tl.load(residual + at_y, mask=inside, other=0.0).to(
+            tl.float32
+        )
     tl.store(y + at_y, acc.to(y.dtype.element_ty), mask=inside)
 
 
@@ -100,7 +102,7 @@ def run_chain(
     return y
 
 
-AHEAD = 24_000_000
+AHEAD = 0
 """Bytes of weights that a launch asks for before it may run: half of the L2."""
 
 

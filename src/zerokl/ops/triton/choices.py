@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-LIBRARY_FROM = 64
+LIBRARY_FROM = 24
 """More rows than this are the library's: below, it is far too slow without split-K."""
 
 
@@ -31,8 +31,6 @@ REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
 LIBRARY = "library"
-LIBRARY_THEN_ADD = "library, then add"
-"""The sum in float32, then the residual by a kernel of ours: where the library's own addition has other bits."""
 
 
 class Shape(NamedTuple):
@@ -68,8 +66,6 @@ class Choices:
 def candidates(shape: Shape) -> list[Schedule | str]:
     """Ways to try, the best first; the reference schedule itself is the last resort."""
     library = [LIBRARY] if shape.rows > LIBRARY_FROM and not shape.biased else []
-    if library and shape.added:
-        library.append(LIBRARY_THEN_ADD)
     return [*library, fallback(shape), REFERENCE]
 
 

@@ -10,7 +10,7 @@ from zerokl.errors import ShapeError
 from zerokl.ops.matrix import DeviceMatrix
 from zerokl.ops.triton.add import add
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import LIBRARY, LIBRARY_THEN_ADD, Choices, Schedule, Shape
+from zerokl.ops.triton.choices import LIBRARY, Choices, Schedule, Shape
 from zerokl.ops.triton.swiglu import swiglu
 
 CHOICES = Choices()
@@ -40,17 +40,15 @@ def compute(way: Schedule | str, x: Any, w: Any, y: Any, bias: Any, residual: An
     """Fill y by one way."""
     if isinstance(way, Schedule):
         return run_chain(x, w, y, way, bias, residual, gated)
-    if way == LIBRARY_THEN_ADD:
-        return add(library(x, w, empty(x, len(w), torch.float32), None), residual, y)
-    return library(x, w, y, residual)
+    if residual is None:
+        return library(x, w, y)
+    return add(library(x, w, empty(x, len(w))), residual, y)
 
 
-def library(x: Any, w: Any, y: Any, residual: Any) -> Any:
-    """cuBLAS with split-K forbidden; the residual is its C, added in float32 before the one rounding."""
+def library(x: Any, w: Any, y: Any) -> Any:
+    """cuBLAS with split-K forbidden. (With a residual as its C it rounds the sum first too, but copies the C.)"""
     if y.dtype == torch.float32:
         return torch.mm(x, w.t(), out_dtype=torch.float32, out=y)
-    if residual is not None:
-        return torch.addmm(residual, x, w.t(), out=y)
     return torch.mm(x, w.t(), out=y)
 
 
