@@ -132,8 +132,9 @@ BROKEN = {
 def test_broken_file_is_one_error_with_its_cause(tmp_path: Path, content: bytes, cause: str) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"broken\.gguf: .*({cause})"):
+    with pytest.raises(CheckpointError, match=rf"broken\.gguf: .*({cause})") as caught:
         read_gguf(path)
+    assert str(caught.value).count(path.name) == 1
 
 
 def test_hostile_counts_cost_no_memory(tmp_path: Path) -> None:

