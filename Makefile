@@ -6,13 +6,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ORACLE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/zerokl/oracle
+CLIENTS ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/zerokl/clients
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 'Cargo.toml')
 READY := $(VENV)/.ready
 
-.PHONY: help setup tools demo test test-full nightly check bits goldens oracles bench docs wheel clean
+.PHONY: help setup tools demo test test-full nightly check bits goldens oracles clients bench docs wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +74,15 @@ $(ORACLE)/.ready: tools/oracle-requirements.txt | tools
 
 oracles: $(READY) $(ORACLE)/.ready  ## make the golden files of transformers anew (needs torch; an environment of its own)
 	@$(BIN)/python tools/oracles.py --python $(ORACLE)/bin/python
+
+$(CLIENTS)/.ready: tools/clients-requirements.txt | tools
+	@echo "Installing clients into $(CLIENTS) (1 GB, once per machine) ..."
+	@$(PYTHON) -m venv $(CLIENTS)
+	@PIP_CONSTRAINT= $(CLIENTS)/bin/python -m pip install --quiet -r tools/clients-requirements.txt
+	@touch $@
+
+clients: $(READY) $(CLIENTS)/.ready  ## litellm, langchain, lm-eval, schemathesis against the server (an environment of their own)
+	@$(BIN)/python -m pytest tests/http/test_more_clients.py
 
 goldens: $(READY)  ## write our own golden bits anew: only when CHANGELOG says "Bits"
 	@$(BIN)/python -m pytest tests -m "not nightly and not gpu and not oracle" --write-goldens -k golden

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import zerokl
+from zerokl.server.auth import Access
 from zerokl.server.exchange import Exchange
 from zerokl.server.fields import Field, table
 from zerokl.server.service import Service
@@ -51,13 +52,51 @@ def document() -> dict[str, Any]:
 
     paths: dict[str, Any] = {}
     for route in ROUTES:
-        operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": {"description": "OK"}}}
+        operation: dict[str, Any] = {"summary": route.summary, "responses": responses(route.access)}
+        if route.path == "/update_weights_from_disk":  # SGLang's own form, also where it fails
+            operation["responses"]["400"] = {"description": "success is false; message says why."}
         if route.fields:
             operation["requestBody"] = {"content": {"application/json": {"schema": schema(route.fields)}}}
         if "{id}" in route.path:
             operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
         paths[route.path] = {method.lower(): operation for method in route.methods}
-    return {"openapi": "3.1.0", "info": {"title": "zerokl", "version": zerokl.__version__}, "paths": paths}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "zerokl", "version": zerokl.__version__},
+        "paths": paths,
+        "components": {"schemas": {"Error": ERROR}, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def responses(access: Access) -> dict[str, Any]:
+    """The one error form, by class of status."""
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    texts = {"4XX": "What was wrong, and what is allowed.", "503": "The engine is starting, draining or down."}
+    if access is not Access.OPEN:
+        texts["401"] = "A key is needed."
+    return {
+        "200": {"description": "OK"},
+        **{status: {"description": t, "content": error} for status, t in texts.items()},
+    }
+
+
+_NULLABLE = {"type": ["string", "null"]}
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": _NULLABLE,
+                "code": _NULLABLE,
+            },
+        }
+    },
+}
 
 
 def schema(name: str) -> dict[str, Any]:
