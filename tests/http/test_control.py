@@ -95,6 +95,11 @@ def test_flush_empties_an_idle_cache(server: Live) -> None:
         assert server.generate(**body)["meta_info"]["cached_tokens"] == 0
 
 
+def test_a_flush_of_the_device_tier_needs_no_idle_engine(server: Live) -> None:
+    response = server.client.post("/flush_cache", params={"tier": "device"})
+    assert (response.status_code, response.text) == (200, "Device cache flushed.\n")
+
+
 @pytest.mark.parametrize("value", ["-1", "x", "nan", "1e9", "inf"])
 def test_a_flush_timeout_is_a_number_of_seconds(server: Live, value: str) -> None:
     response = server.client.get("/flush_cache", params={"timeout": value})
