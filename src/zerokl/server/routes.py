@@ -52,7 +52,13 @@ ROUTES = (
     Route("/detokenize", POST, USER, tokenizing.detokenize, "Ids to text.", "detokenize"),
     Route("/v1/detokenize", POST, USER, tokenizing.detokenize, "The same as /detokenize.", "detokenize"),
     Route("/tokenizer_info", GET, USER, tokenizing.tokenizer_info, "Special tokens and the chat template."),
-    Route("/flush_cache", ("GET", "POST"), ADMIN, control.flush_cache, "Empty the prefix cache; ?timeout=s waits."),
+    Route(
+        "/flush_cache",
+        ("GET", "POST"),
+        ADMIN,
+        control.flush_cache,
+        "Empty the prefix cache; ?timeout=s waits; ?tier=device leaves the host tier.",
+    ),
     Route("/reset_prefix_cache", POST, ADMIN, control.flush_cache, "The same as /flush_cache."),
     Route("/abort_request", POST, ADMIN, control.abort_request, "End a request by its rid.", "abort_request"),
     Route(
