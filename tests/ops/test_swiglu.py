@@ -46,6 +46,29 @@ def test_any_row_any_batch_same_bits():
         assert same(ops.swiglu(x[row : row + 1]), together[row : row + 1])
 
 
+# Widths: whole panels in one tile and in several; a width that isn't whole panels takes another way.
+@pytest.mark.parametrize(("rows", "width", "depth"), [(1, 16, 9), (30, 224, 20), (13, 20, 32)])
+def test_a_gated_linear_is_its_two_operations(rows, width, depth):
+    x, weight, bias = wide(1, rows, depth), wide(2, 2 * width, depth), wide(3, 2 * width)
+    matrix, exact = ops.pack(weight, "bfloat16"), reference.pack(weight, "bfloat16")
+    plain = reference.swiglu(reference.linear(x, exact))
+    biased = reference.swiglu(reference.linear(x, exact, bias=bias))
+    for name in every_cpu():
+        assert same(ops.gated_linear(x, matrix), plain), name
+        assert same(ops.gated_linear(x, matrix, bias=bias), biased), name
+
+
+def test_a_gated_linear_names_wrong_arrays():
+    matrix = ops.pack(wide(1, 6, 8), "float32")
+    assert ops.gated_linear(wide(1, 0, 8), matrix).shape == (0, 3)
+    with pytest.raises(ShapeError, match="x must be"):
+        ops.gated_linear(wide(1, 2, 7), matrix)
+    with pytest.raises(ShapeError, match="bias"):
+        ops.gated_linear(wide(1, 2, 8), matrix, bias=wide(1, 3))
+    with pytest.raises(ShapeError, match=r"\[2F, K\]"):
+        ops.gated_linear(wide(1, 2, 8), ops.pack(wide(1, 5, 8), "float32"))
+
+
 def test_empty_and_wrong_arrays():
     assert ops.swiglu(wide(1, 0, 8)).shape == (0, 4)
     assert ops.swiglu(wide(1, 3, 0)).shape == (3, 0)

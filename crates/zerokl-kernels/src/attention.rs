@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use crate::cpu::Cpu;
 use chunk::ChunkKernel;
 pub use softcap::tanh;
-pub use store::store_kv;
+pub use store::{store_kv, store_rows};
 
 use state::{FinishKernel, MergeKernel, Partial};
 

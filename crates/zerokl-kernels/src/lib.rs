@@ -10,6 +10,7 @@ pub mod embedding;
 pub mod experts;
 pub mod formats;
 pub mod gate;
+pub mod heads;
 pub mod linear;
 pub mod math;
 pub mod matrix;

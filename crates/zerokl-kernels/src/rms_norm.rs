@@ -36,11 +36,16 @@ impl Kernel for Rows<'_> {
     fn run<L: Lanes>(self) {
         let width = self.weight.len();
         for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
-            let mean = sum_of_squares::<L>(x) / width as f32;
-            let factor = 1.0 / (mean + self.eps).sqrt();
-            scale::<L>(x, factor, self.weight, out);
+            row::<L>(x, self.weight, self.eps, out);
         }
     }
+}
+
+#[inline(always)]
+pub fn row<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = sum_of_squares::<L>(x) / weight.len() as f32;
+    let factor = 1.0 / (mean + eps).sqrt();
+    scale::<L>(x, factor, weight, out);
 }
 
 #[inline(always)]

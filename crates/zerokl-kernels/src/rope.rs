@@ -70,26 +70,25 @@ impl Kernel for Rows<'_> {
         for (i, (x, y)) in heads_of_x.zip(self.out.chunks_exact_mut(head_size)).enumerate() {
             let angles = i / heads * self.pairs..(i / heads + 1) * self.pairs;
             let (cos, sin) = (&self.cos[angles.clone()], &self.sin[angles]);
+            y.copy_from_slice(x);
             if interleaved {
-                neighbours(x, cos, sin, y);
+                neighbours(cos, sin, y);
             } else {
-                halves::<L>(x, cos, sin, y);
+                halves::<L>(cos, sin, y);
             }
         }
     }
 }
 
+/// Turns one head in place, as pairs (i, R/2 + i).
 #[inline(always)]
-fn halves<L: Lanes>(x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
+pub fn halves<L: Lanes>(cos: &[f32], sin: &[f32], y: &mut [f32]) {
     let pairs = cos.len();
-    let (x, x_rest) = x.split_at(2 * pairs);
-    let (y, y_rest) = y.split_at_mut(2 * pairs);
-    y_rest.copy_from_slice(x_rest);
-    let ((a, b), (y_a, y_b)) = (x.split_at(pairs), y.split_at_mut(pairs));
+    let (y_a, y_b) = y[..2 * pairs].split_at_mut(pairs);
     let mut start = 0;
     while start < pairs {
         let lanes = start..(start + LANES).min(pairs);
-        let (a, b) = (L::load_first(&a[lanes.clone()]), L::load_first(&b[lanes.clone()]));
+        let (a, b) = (L::load_first(&y_a[lanes.clone()]), L::load_first(&y_b[lanes.clone()]));
         let (cos, sin) = (L::load_first(&cos[lanes.clone()]), L::load_first(&sin[lanes.clone()]));
         a.mul(cos).sub(b.mul(sin)).store_first(&mut y_a[lanes.clone()]);
         b.mul(cos).add(a.mul(sin)).store_first(&mut y_b[lanes]);
@@ -97,10 +96,10 @@ fn halves<L: Lanes>(x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Plain IEEE operations: the compiler may use vectors, the bits are the same.
+/// Turns one head in place, as pairs (2i, 2i + 1). Plain IEEE operations: the compiler may use vectors, the bits are the
+/// same.
 #[inline(always)]
-fn neighbours(x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
-    y.copy_from_slice(x);
+fn neighbours(cos: &[f32], sin: &[f32], y: &mut [f32]) {
     for ((pair, cos), sin) in y.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
         let [a, b] = *pair;
         *pair = [a * cos - b * sin, b * cos + a * sin];

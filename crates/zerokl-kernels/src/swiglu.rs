@@ -39,8 +39,9 @@ impl Kernel for Rows<'_> {
     }
 }
 
+/// One row: gates, ups, outputs.
 #[inline(always)]
-fn row<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+pub fn row<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
     let ((gate, gate_rest), (up, up_rest), (out, out_rest)) =
         (gate.as_chunks::<LANES>(), up.as_chunks::<LANES>(), out.as_chunks_mut::<LANES>());
     for ((gate, up), out) in gate.iter().zip(up).zip(out) {

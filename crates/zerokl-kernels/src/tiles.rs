@@ -59,16 +59,22 @@ pub struct Tile<'a, T> {
     lent: PhantomData<&'a mut [T]>,
 }
 
-impl<T> Tile<'_, T> {
+impl<'a, T> Tile<'a, T> {
+    /// A slice in the place of this part of a matrix: a task's own scratch, addressed as the whole would be.
+    pub fn over(part: &'a mut [T], rows: Range<usize>, columns: Range<usize>) -> Self {
+        assert_eq!(part.len(), rows.len() * columns.len(), "rows times columns");
+        let before = rows.start * columns.len() + columns.start;
+        Tile { base: part.as_mut_ptr().wrapping_sub(before), width: columns.len(), rows, columns, lent: PhantomData }
+    }
+
     /// The tile's columns of one of its rows, by the row's number in the whole matrix.
     #[inline]
     pub fn row(&mut self, row: usize) -> &mut [T] {
         assert!(self.rows.contains(&row), "row of another tile");
-        // SAFETY: `for_tiles` cut the range inside the borrowed slice, tiles don't overlap, each index of
-        // `parallel_for` runs once, and `&mut self` lends one row at a time.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.base.add(row * self.width + self.columns.start), self.columns.len())
-        }
+        let start = self.base.wrapping_add(row * self.width + self.columns.start);
+        // SAFETY: the row lies inside the borrowed slice: `for_tiles` cut it there, `over` has as many as it needs.
+        // Tiles don't overlap, each index of `parallel_for` runs once, and `&mut self` lends one row at a time.
+        unsafe { std::slice::from_raw_parts_mut(start, self.columns.len()) }
     }
 }
 
@@ -109,6 +115,16 @@ mod tests {
         let mut out = vec![0; 10];
         for_chunks(2, &mut out, 4, |index, chunk| chunk.fill((index, chunk.len()).0 * 10 + chunk.len()));
         assert_eq!(out, [4, 4, 4, 4, 14, 14, 14, 14, 22, 22]);
+    }
+
+    #[test]
+    fn scratch_in_the_place_of_a_tile_is_filled_row_by_row() {
+        let mut scratch = [0; 6];
+        let mut tile = Tile::over(&mut scratch, 5..7, 10..13);
+        for row in 5..7 {
+            tile.row(row).fill(row);
+        }
+        assert_eq!(scratch, [5, 5, 5, 6, 6, 6]);
     }
 
     #[test]

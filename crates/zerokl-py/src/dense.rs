@@ -107,6 +107,21 @@ fn linear(
     Ok(())
 }
 
+#[pyfunction]
+#[pyo3(signature = (x, weight, bias, out))]
+fn gated_linear(
+    py: Python<'_>,
+    x: PyReadonlyArray2<'_, f32>,
+    weight: &Matrix,
+    bias: Option<PyReadonlyArray1<'_, f32>>,
+    mut out: PyReadwriteArray2<'_, f32>,
+) -> PyResult<()> {
+    let bias = bias.as_ref().map(|bias| bias.as_slice()).transpose()?;
+    let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| linears::gated_linear(cpu, x, &weight.0, bias, out));
+    Ok(())
+}
+
 /// x and out are rows of one width, with all leading axes as one.
 #[pyfunction]
 fn rms_norm(
@@ -164,6 +179,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(embedding, module)?)?;
     module.add_function(wrap_pyfunction!(linear, module)?)?;
+    module.add_function(wrap_pyfunction!(gated_linear, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope_table, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;

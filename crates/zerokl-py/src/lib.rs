@@ -6,6 +6,7 @@
 mod attention;
 mod cpu;
 mod dense;
+mod heads;
 mod recurrence;
 mod sample;
 mod score;
@@ -17,6 +18,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cpu::add(module)?;
     dense::add(module)?;
+    heads::add(module)?;
     attention::add(module)?;
     sample::add(module)?;
     score::add(module)?;

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from zerokl.errors import ShapeError
+from zerokl.ops import cpu
 from zerokl.ops.device import gpu, on_gpu
-from zerokl.ops.kv import F32, LayerKV, store_kv
-from zerokl.ops.rms_norm import rms_norm
-from zerokl.ops.rope import rope
+from zerokl.ops.kv import F32, LayerKV, check_array, check_kv
 
 
 def rotate_and_store(
@@ -36,11 +35,20 @@ def rotate_and_store(
         return gpu().rotate_and_store(  # type: ignore[no-any-return]
             qkv, kv, turns, num_heads, q_norm, k_norm, norm_eps
         )
-    q, k, v = split_heads(qkv, num_heads, kv.k.shape[1])
-    if q_norm is not None and k_norm is not None:
-        q, k = rms_norm(q, q_norm, norm_eps), rms_norm(k, k_norm, norm_eps)
-    store_kv(kv, rope(k, *turns), v)
-    return rope(q, *turns)
+    check_kv(kv)
+    kv_heads, size = kv.k.shape[1:3]
+    rows = len(kv.ragged.slots)
+    check_array("qkv", qkv, np.float32, (rows, (num_heads + 2 * kv_heads) * size))
+    pairs = turns[0].shape[-1]
+    for name, table in zip(("cos", "sin"), turns, strict=True):
+        check_array(name, table, np.float32, (rows, pairs))
+    if 2 * pairs > size:
+        raise ShapeError(f"{pairs} angles turn {2 * pairs} elements, a head has {size}")
+    if q_norm is None or k_norm is None:
+        return cpu.rotate_and_store(qkv, kv, turns, num_heads, None, 0.0)
+    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
+        check_array(name, norm, np.float32, (size,))
+    return cpu.rotate_and_store(qkv, kv, turns, num_heads, (q_norm, k_norm), norm_eps)
 
 
 def split_heads(qkv: F32, num_heads: int, num_kv_heads: int) -> tuple[F32, F32, F32]:

@@ -9,7 +9,6 @@ from zerokl.ops import cpu
 from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
 from zerokl.ops.matrix import AnyMatrix, host
-from zerokl.ops.swiglu import swiglu
 
 
 def linear(
@@ -48,11 +47,17 @@ def linear(
 
 
 def gated_linear(x: F32, weight: AnyMatrix, *, bias: F32 | None = None) -> F32:
-    """swiglu(linear(x, weight, bias=bias)), gate rows first: one operation, so that the GPU need not store the middle.
+    """swiglu(linear(x, weight, bias=bias)), gate rows first: one operation, so that the middle need not be stored.
 
     Shapes      x [T, K], w [2F, K], bias [2F] -> y [T, F]
     Rounding, order, bits: those of the two. What they raise, this raises.
     """
     if on_gpu(x):
         return gpu().gated_linear(x, weight, bias)  # type: ignore[no-any-return]
-    return swiglu(linear(x, weight, bias=bias))
+    outputs, depth = weight.shape
+    if outputs % 2:
+        raise ShapeError(f"gate and up must be [2F, K], not {list(weight.shape)}")
+    check_array("x", x, np.float32, (len(x) if x.ndim == 2 else 0, depth))
+    if bias is not None:
+        check_array("bias", bias, np.float32, (outputs,))
+    return cpu.gated_linear(x, host(weight), bias)

@@ -12,13 +12,23 @@ pub fn store_kv(
     k: &[f32],
     v: &[f32],
 ) -> Result<(), String> {
+    let row = shape.kv_heads * shape.size;
+    store_rows(shape, pools, slots, k.chunks_exact(row).zip(v.chunks_exact(row)))
+}
+
+/// As `store_kv`, of rows (k, v) from anywhere.
+pub fn store_rows<'a>(
+    shape: Shape,
+    pools: (&mut [f32], &mut [f32]),
+    slots: &[i32],
+    rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
+) -> Result<(), String> {
     let Shape { kv_heads, size, page, .. } = shape;
     let num_slots = pools.0.len() / (kv_heads * size);
     if let Some(slot) = slots.iter().find(|&&slot| slot < -1 || slot >= num_slots as i32) {
         return Err(format!("slot {slot} of a pool of {num_slots}"));
     }
-    let row = kv_heads * size;
-    for ((&slot, k), v) in slots.iter().zip(k.chunks_exact(row)).zip(v.chunks_exact(row)) {
+    for (&slot, (k, v)) in slots.iter().zip(rows) {
         let Ok(slot) = usize::try_from(slot) else { continue };
         let (first, offset) = (slot / page * kv_heads * size * page, slot % page);
         for head in 0..kv_heads {

@@ -4,7 +4,7 @@ use crate::formats::Format;
 use crate::matrix::Source;
 
 /// Numbers of many sizes and signs, so that every change of order shows.
-fn numbers(count: usize, seed: u32) -> Vec<f32> {
+pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -30,7 +30,7 @@ fn expected(x: &[f32], w: &[f32], rows: usize, outputs: usize, depth: usize, epi
     y
 }
 
-fn cpus() -> impl Iterator<Item = Cpu> {
+pub fn cpus() -> impl Iterator<Item = Cpu> {
     Isa::available().flat_map(|isa| [1, 3].map(|threads| Cpu { isa, threads }))
 }
 
