@@ -27,7 +27,11 @@ from zerokl.models.memory import windows_of
 from zerokl.runner import CpuRunner
 from zerokl.runner.host import HostPools
 from zerokl.scheduler import Limits, Scheduler
+from zerokl.suites import register_cpu_ci
 from zerokl.types import LogprobSpec, Request, RequestId, SamplingParams
+
+register_cpu_ci(est_time=50, stage="base-a", runner_config="cpu-small")
+register_cpu_ci(est_time=60, stage="nightly", runner_config="cpu-small", nightly=True)
 
 FAMILIES: dict[str, dict[str, int]] = {
     "gemma3": {"sliding_window": 6},

@@ -10,6 +10,10 @@ import pytest
 from tests.check.trials import EXPECTED, GRADED, Outcome, trial
 from zerokl.check.diagnose import Kind, diagnose
 from zerokl.check.targets.base import Facts
+from zerokl.suites import register_cpu_ci
+
+register_cpu_ci(est_time=40, stage="base-b", runner_config="cpu-small")
+register_cpu_ci(est_time=60, stage="nightly", runner_config="cpu-small", nightly=True)
 
 QUICK = ("log_softmax",)
 """One for every run; all of them are in `slow`."""

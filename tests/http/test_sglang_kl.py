@@ -18,6 +18,9 @@ import requests
 from tests.http.live import wait_until
 from tests.http.real import LAUNCHED_AS_SGLANG, real_server
 from tests.http.sglang_wheel import load
+from zerokl.suites import register_cpu_ci
+
+register_cpu_ci(est_time=200, stage="base-b", runner_config="cpu-small")
 
 pytestmark = [pytest.mark.slow, pytest.mark.model, pytest.mark.timeout(600)]
 
