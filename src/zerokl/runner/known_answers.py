@@ -72,6 +72,8 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
     positions = np.array([0, 1, 600, 601, 70000], np.int32)
     cos, sin = ops.rope_table(positions, np.array([1.0, 0.1, 1e-4, 2.0**-20]))
     yield "rope", cos.tobytes() + sin.tobytes() + ops.rope(numbers(6, ROWS, HEADS, HEAD_SIZE), cos, sin).tobytes()
+    yield "rotate_and_store", rotated_answer(positions, (cos, sin))
+    yield "gated_linear", ops.gated_linear(x, ops.pack(numbers(15, 64, EMBEDDING), "bfloat16")).tobytes()
     attention, biased = attention_answer()
     yield "attention", attention
     yield "attention with bias", biased
@@ -119,6 +121,17 @@ def recurrent_state(starts: np.ndarray) -> ops.RecurrentState:
         np.array([0, 1, 7, 8, 9], np.int32), starts, np.array([0, 1], np.int32), one, one * 4, one * 2
     )
     return ops.RecurrentState(numbers(38, 3, HEADS, HEAD_SIZE, 20), np.zeros((2, 1, 0), np.float32), step)
+
+
+def rotated_answer(positions: np.ndarray, turns: tuple[np.ndarray, np.ndarray]) -> bytes:
+    """Queries, and the one page that the keys and values went to."""
+    slots, row_starts = np.array([6, 0, 3, -1, 1], np.int32), np.array([0, ROWS], np.int32)
+    step = ops.Ragged(positions, slots, row_starts, np.zeros((1, 1), np.int32), PAGE_SIZE)
+    pools = np.zeros((2, 1, KV_HEADS, HEAD_SIZE * PAGE_SIZE), np.float32)
+    k, v = pools[0].reshape(1, KV_HEADS, HEAD_SIZE, PAGE_SIZE), pools[1].reshape(1, KV_HEADS, PAGE_SIZE, HEAD_SIZE)
+    qkv, norms = numbers(14, ROWS, (HEADS + 2 * KV_HEADS) * HEAD_SIZE), numbers(16, 2, HEAD_SIZE)
+    options = {"q_norm": norms[0].copy(), "k_norm": norms[1].copy(), "norm_eps": 1e-6}
+    return ops.rotate_and_store(qkv, ops.LayerKV(k, v, step), turns, HEADS, **options).tobytes() + pools.tobytes()
 
 
 def attention_answer() -> tuple[bytes, bytes]:
