@@ -153,6 +153,22 @@ def test_rerun_of_an_unknown_file_names_the_nearest(project: Path) -> None:
     assert "the nearest is 'tests/test_passes.py'" in str(result.exception)
 
 
+@pytest.mark.parametrize("alarm", [signal.SIGTERM, signal.SIGINT])
+def test_a_runner_that_is_told_to_end_ends_its_jobs(project: Path, alarm: signal.Signals) -> None:
+    pid_file = project / "tests" / "test_hangs.py.pid"
+    pid_file.unlink(missing_ok=True)
+    arguments = ["--project", str(project), "rerun", "test_hangs.py", "--reports", str(project / "ended")]
+    code = f"from zerokl.suites.cli import suite; suite({arguments!r})"
+    job = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 20
+    while not (pid_file.exists() and pid_file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    job.send_signal(alarm)
+    assert job.wait(15) != 0
+    assert not alive(int(pid_file.read_text()))
+
+
 def test_a_runner_killed_in_the_middle_leaves_valid_reports(project: Path) -> None:
     reports = project / "killed"
     arguments = ["--project", str(project), "run", "--keep-going", "--reports", str(reports)]

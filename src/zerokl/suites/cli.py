@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +202,8 @@ def execute(
         lambda one: terminal.show_started(console, one), lambda result: terminal.show_result(console, result)
     )
     folder = Reports(reports.resolve(), files)
-    results = run_stages(known.table, files, this_machine(), folder, options, watcher, commands=commands)
+    with terminable():
+        results = run_stages(known.table, files, this_machine(), folder, options, watcher, commands=commands)
     for one in known.disabled() if commands else ():
         result = FileResult(one, Status.DISABLED, reason=one.disabled or "")
         folder.add(result)
@@ -208,6 +212,23 @@ def execute(
     terminal.show_failures(console, results)
     terminal.show_end(console, results, time.monotonic() - started)
     return results
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does: with all that it started, which has sessions of its own."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @suite.command("workflow")

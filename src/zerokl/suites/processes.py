@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -28,33 +29,57 @@ class Ended:
     left_processes: int = 0
 
 
-def run(command: Sequence[str], *, cwd: Path, log: Path, limit_s: float) -> Ended:
-    """Output goes to `log`. Returns within the limit and `PATIENCE_S`, and nothing of the job is left running."""
-    mark = uuid.uuid4().hex
-    started = time.monotonic()
-    with log.open("ab") as output:
-        try:
-            process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, MARK: mark},
-                start_new_session=True,
-            )
-        except OSError as error:
-            output.write(f"could not start: {error}\n".encode())
-            return Ended(None, 0.0)
-        timed_out, finished = False, False
+class Jobs:
+    """The jobs of one run, on whatever threads, so that an interrupted run can end them all."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def run(self, command: Sequence[str], *, cwd: Path, log: Path, limit_s: float) -> Ended:
+        """Output goes to `log`. Returns within the limit and `PATIENCE_S`, and nothing of the job is left running."""
+        mark = uuid.uuid4().hex
+        started = time.monotonic()
+        with log.open("ab") as output, self._lock:
+            if self._stopped:
+                return Ended(None, 0.0)
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, MARK: mark},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                output.write(f"could not start: {error}\n".encode())
+                return Ended(None, 0.0)
+            self._marks[mark] = process
+        timed_out = False
         try:
             process.wait(limit_s)
-            finished = True
         except subprocess.TimeoutExpired:
             timed_out = True
-        finally:  # an interrupt of the runner ends the job too
-            left = _end_all(process, mark)
-    return Ended(process.returncode, time.monotonic() - started, timed_out, left if finished else 0)
+        left = _end_all(process, mark)
+        del self._marks[mark]
+        return Ended(process.returncode, time.monotonic() - started, timed_out, 0 if timed_out else left)
+
+    def stop(self) -> None:
+        """Ends what runs, and lets nothing start any more."""
+        with self._lock:
+            self._stopped = True
+            running = dict(self._marks)
+        for mark, process in running.items():
+            _end_all(process, mark)
 
 
 def _end_all(process: subprocess.Popen[bytes], mark: str) -> int:

@@ -8,8 +8,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zerokl.suites import processes
 from zerokl.suites.machine import Machine
+from zerokl.suites.processes import Ended, Jobs
 from zerokl.suites.registration import Registration
 from zerokl.suites.reports import Reports
 from zerokl.suites.results import FileResult, Status, judge, read_events
@@ -66,7 +66,8 @@ def run_stages(
                 reports.add(result)
                 watcher.ends(result)
         else:
-            done = _run_stage(table, stage, before, files, machine, reports, options, watcher)
+            with Jobs() as jobs:
+                done = _run_stage(table, stage, before, files, machine, reports, options, watcher, jobs)
         results += done
         if any(result.status.red for result in done):
             red = red or stage.name
@@ -82,6 +83,7 @@ def _run_stage(
     reports: Reports,
     options: Options,
     watcher: Watcher,
+    jobs: Jobs,
 ) -> list[FileResult]:
     """Its commands one by one, then its files in `jobs` threads, each of which waits for a process."""
     results: list[FileResult] = []
@@ -97,9 +99,9 @@ def _run_stage(
 
     for one in before:
         watcher.starts(one)
-        finish(_not_run(one, stopped()) if stopped() else _run_command(table, stage, one, reports))
+        finish(_not_run(one, stopped()) if stopped() else _run_command(table, stage, one, reports, jobs))
     queue = list(files)
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool, jobs:  # an interrupt ends the jobs first, then waits for the threads
         running: set[Future[FileResult]] = set()
         while queue or running:
             while queue and len(running) < options.jobs:
@@ -110,7 +112,7 @@ def _run_stage(
                     finish(FileResult(one, Status.SKIPPED, reason=f"{one.runner_config} {lack}"))
                 else:
                     watcher.starts(one)
-                    running.add(pool.submit(run_file, table, one, reports, options))
+                    running.add(pool.submit(run_file, table, one, reports, options, jobs))
             if running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -120,13 +122,13 @@ def _run_stage(
     return results
 
 
-def run_file(table: Table, one: Registration, reports: Reports, options: Options) -> FileResult:
+def run_file(table: Table, one: Registration, reports: Reports, options: Options, jobs: Jobs) -> FileResult:
     """One process of pytest, or one per repeat with `fresh`; all its runs of tests in one result."""
     if not options.fresh or options.repeat == 1:
-        return _run_once(table, one, reports, options, options.repeat, "")
+        return _run_once(table, one, reports, options, jobs, options.repeat, "")
     total = FileResult(one, Status.NOT_RUN)
     for attempt in range(1, options.repeat + 1):
-        result = _run_once(table, one, reports, options, 1, f".{attempt}")
+        result = _run_once(table, one, reports, options, jobs, 1, f".{attempt}")
         for test in result.tests:
             test.attempt = attempt
         total = _joined(total, result)
@@ -134,7 +136,7 @@ def run_file(table: Table, one: Registration, reports: Reports, options: Options
 
 
 def _run_once(
-    table: Table, one: Registration, reports: Reports, options: Options, repeat: int, suffix: str
+    table: Table, one: Registration, reports: Reports, options: Options, jobs: Jobs, repeat: int, suffix: str
 ) -> FileResult:
     log = reports.log(one, suffix)
     events = log.with_suffix(".jsonl")
@@ -148,15 +150,15 @@ def _run_once(
         *(("-m", marks) if marks and not options.only else ()),
     ]
     limit_s = options.limit_s or table.limits.seconds(one.est_time) * repeat
-    ended = processes.run(command, cwd=table.root, log=log, limit_s=limit_s)
+    ended = jobs.run(command, cwd=table.root, log=log, limit_s=limit_s)
     result = _result(one, ended, log, limit_s)
     return judge(result, read_events(events), timed_out=ended.timed_out)
 
 
-def _run_command(table: Table, stage: Stage, one: Registration, reports: Reports) -> FileResult:
+def _run_command(table: Table, stage: Stage, one: Registration, reports: Reports, jobs: Jobs) -> FileResult:
     log = reports.log(one)
     log.unlink(missing_ok=True)
-    ended = processes.run(["bash", "-c", one.file], cwd=table.root, log=log, limit_s=stage.command_limit_s)
+    ended = jobs.run(["bash", "-c", one.file], cwd=table.root, log=log, limit_s=stage.command_limit_s)
     result = _result(one, ended, log, stage.command_limit_s)
     if ended.timed_out:
         result.status, result.reason = Status.TIMED_OUT, f"ended after {stage.command_limit_s:g} s"
@@ -165,7 +167,7 @@ def _run_command(table: Table, stage: Stage, one: Registration, reports: Reports
     return result
 
 
-def _result(one: Registration, ended: processes.Ended, log: Path, limit_s: float) -> FileResult:
+def _result(one: Registration, ended: Ended, log: Path, limit_s: float) -> FileResult:
     return FileResult(
         one,
         Status.PASSED,
