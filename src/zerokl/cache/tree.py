@@ -159,7 +159,8 @@ class PrefixTree:
         parent = node.parent
         assert parent is not None
         self._take_out(node)
-        if parent.parent and parent.page == NO_PAGE and not parent.children and self.host:
+        is_alone = parent.parent and parent.page == NO_PAGE and not parent.children
+        if self.host and is_alone and not parent.leases:  # a locked one is about to be loaded
             self.host.may_drop_next(parent)
         self._maybe_evictable(parent)
 
