@@ -263,3 +263,57 @@ def test_each_kind_of_grammar_and_at_most_one(llm):
         llm.generate("hello", regex="a", json_schema="{}")
     with pytest.raises(InvalidRequest, match="unclosed character class"):
         llm.generate("hello", regex="[")
+
+
+# ---- logprobs_mode = processed: the sampler's own distribution
+
+RL = {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "logit_bias": {7: 2.0}}
+
+
+@pytest.fixture(scope="module")
+def trainer(folder):
+    with LLM(folder, logprobs_mode="processed", max_total_tokens=2048, page_size=16, chunked_prefill_size=32) as llm:
+        yield llm
+
+
+def test_processed_logprobs_are_of_what_the_sampler_drew_from(llm, trainer):
+    vocab = llm._parts.served.vocab
+    asked = {"max_new_tokens": 8, "top_logprobs": min(vocab, 1024), "ignore_eos": True, "seed": 5, "temperature": 2.0}
+    raw, processed = llm.generate("the other", **asked), trainer.generate("the other", **asked)
+    assert processed.token_ids == raw.token_ids
+    for token, own, row in zip(raw.token_ids, processed.logprobs, raw.top_logprobs, strict=True):
+        logits = {one: np.float64(logprob) / 2.0 for one, logprob in row}
+        assert len(logits) == vocab
+        expected = logits[token] - np.log(sum(np.exp(logit) for logit in logits.values()))
+        assert own == pytest.approx(expected, abs=1e-5)
+
+
+def test_processed_logprobs_are_the_same_bits_drawn_and_scored_alone_and_in_a_crowd(trainer):
+    asked = {"max_new_tokens": 12, "ignore_eos": True, "seed": 3, "top_logprobs": 3, **RL}
+    alone = trainer.generate("the other", **asked)
+    crowd = trainer.generate([*OTHERS, "the other", *OTHERS], **asked)
+    assert (crowd[len(OTHERS)].token_ids, crowd[len(OTHERS)].logprobs) == (alone.token_ids, alone.logprobs)
+    assert crowd[len(OTHERS)].top_logprobs == alone.top_logprobs
+    start = len(alone.prompt_ids) - 1
+    scored = trainer.generate(alone.all_ids, max_new_tokens=0, logprob_start=start, top_logprobs=3, **RL)
+    assert scored.prompt_logprobs[1:] == alone.logprobs
+    assert scored.prompt_top_logprobs[1:] == alone.top_logprobs
+
+
+def test_processed_is_raw_where_nothing_is_processed_and_certain_where_nothing_is_left(llm, trainer):
+    asked = {"max_new_tokens": 6, "ignore_eos": True, "seed": 3, "temperature": 1.0, "logprobs": True}
+    assert trainer.generate("the hall", **asked).logprobs == llm.generate("the hall", **asked).logprobs
+    assert set(trainer.generate("the hall", **{**asked, "temperature": 0.0}).logprobs) == {0.0}
+    ruled = trainer.generate("the hall", regex="[a-b]", max_new_tokens=1, logprobs=True, top_logprobs=3)
+    assert ruled.logprobs[0] > -10
+    assert ruled.top_logprobs[0][2][1] == -np.inf
+
+
+def test_penalties_count_for_what_is_drawn_and_not_for_what_is_scored(llm, trainer):
+    penalised = {"frequency_penalty": 2.0, "repetition_penalty": 1.5}
+    asked = {"max_new_tokens": 8, "ignore_eos": True, "seed": 3, "logprobs": True, "temperature": 1.0}
+    drawn, plain = trainer.generate("the hall", **asked, **penalised), llm.generate("the hall", **asked, **penalised)
+    assert drawn.token_ids == plain.token_ids
+    assert drawn.logprobs != plain.logprobs
+    score = {"max_new_tokens": 0, "logprob_start": 0, "temperature": 1.0}
+    assert trainer.generate("the hall", **score, **penalised).prompt_logprobs == llm.score("the hall")

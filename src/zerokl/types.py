@@ -164,6 +164,8 @@ class Segment:
     """For the targets and for the sampled token alike."""
     history: tuple[Sequence[int], Sequence[int]] | None = None
     """(prompt ids, output ids so far), for penalties; None where none is set."""
+    scored_as: SamplingParams | None = None
+    """How the targets would have been drawn, penalties aside: what `logprobs_mode = processed` scores them by."""
     mask: bytes | None = None
     """Grammar: bit i of byte i // 8 says that id i is allowed; None: all."""
     windows: tuple[WindowPages, ...] = ()

@@ -96,10 +96,8 @@ def build_process(config: Config, run_folder: str | Path | None, socket: str | P
 def check_supported(config: Config) -> None:
     """Options that the config knows but this engine doesn't have yet. Better no server than one that ignores them."""
     check_device(config)
-    for name, only in (("logprobs_mode", "raw"), ("tp_leaves", 1)):
-        if getattr(config, name) != only:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} {getattr(config, name)} is not supported yet; only {only} is")
+    if config.tp_leaves != 1:
+        raise ConfigError(f"--tp-leaves {config.tp_leaves} is not supported yet; only 1 is")
 
 
 def sampling_defaults(config: Config, generation_config: Mapping[str, Any]) -> Sampling:

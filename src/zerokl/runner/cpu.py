@@ -46,9 +46,10 @@ class CpuRunner:
         host: Pools | None = None,
         fill: float | None = None,
         slice_rows: int | None = None,
+        processed: bool = False,
     ) -> None:
         """`windows`, `states`, `host`: as in `types.Pools`; `fill`: what unwritten slots hold (tests: NaN);
-        `slice_rows`: rows of logits at a time.
+        `slice_rows`: rows of logits at a time; `processed`: logprobs of the sampler's own distribution.
 
         Raises EngineError if this machine's operations don't give the known bits.
         """
@@ -58,6 +59,7 @@ class CpuRunner:
         self.windows = [pool.window for pool in windows]
         self.states = StatePools(model.memory, states, fill=fill) if states else None
         self.host = HostPools(model, host, self.pools, self.states, fill=fill) if host else None
+        self.processed = processed
         self.slice_rows = slice_rows or max(1, LOGITS_BYTES // (4 * model.vocab_size))
 
     def submit(self, plan: StepPlan) -> Done:
@@ -71,7 +73,7 @@ class CpuRunner:
         tokens, ragged = ragged_tokens(plan.segments, self.page_size)
         if tokens.min() < 0:
             raise EngineError(f"step {plan.step} names a token that is still pending, but this runner has no lag")
-        wanted = wanted_rows(plan.segments, ragged.row_starts)
+        wanted = wanted_rows(plan.segments, ragged.row_starts, self.processed)
         hidden = self.model.forward(tokens, ragged, self._layers(plan.segments, ragged))
         results = answers(self.model, hidden, wanted, len(plan.segments), self.slice_rows)
         return Done(StepResult(plan.step, tuple(results)))

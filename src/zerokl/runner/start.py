@@ -47,8 +47,17 @@ def start(model: Model, config: Config) -> Started:
 
 def start_on_cpu(model: Model, config: Config) -> Started:
     pools = pools_for(model, config)
+    runner = CpuRunner(
+        model,
+        pools.num_pages,
+        pools.page_size,
+        windows=pools.windows,
+        states=pools.states,
+        host=pools.host,
+        processed=config.logprobs_mode == "processed",
+    )
     return Started(
-        CpuRunner(model, pools.num_pages, pools.page_size, windows=pools.windows, states=pools.states, host=pools.host),
+        runner,
         pools,
         pool_bytes(model.memory, pools),
         Numerics(CHUNK, known_answer_digest()),
@@ -78,6 +87,8 @@ def check_device(config: Config) -> None:
             raise ConfigError("--enable-hierarchical-cache: --device cuda has no host tier yet")
         if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
             raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
+        if config.logprobs_mode != "raw":
+            raise ConfigError("--logprobs-mode processed: --device cuda gives raw logprobs only, for now")
         from zerokl.runner import cuda_start
 
         cuda_start.check(config)

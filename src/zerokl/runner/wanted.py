@@ -12,7 +12,7 @@ slices. The order of rows, the slices and the grouping move no bit, because each
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -45,25 +45,32 @@ class Wanted:
     """The segment of each drawing row."""
     draws: list[ops.Draw]
     runs: list[Run]
+    judges: list[ops.Draw] = field(default_factory=list)
+    """How each row's token was drawn or would have been; empty: logprobs are of the raw logits."""
 
 
-def wanted_rows(segments: Sequence[Segment], row_starts: np.ndarray) -> Wanted:
-    """What the segments ask for. Raises EngineError if targets reach beyond a segment's rows."""
+def wanted_rows(segments: Sequence[Segment], row_starts: np.ndarray, processed: bool = False) -> Wanted:
+    """What the segments ask for; `processed`: logprobs of the sampler's own distribution.
+
+    Raises EngineError if targets reach beyond a segment's rows.
+    """
     drawing = by_spec(segments, (i for i, segment in enumerate(segments) if segment.sample is not None))
     scoring = by_spec(segments, (i for i, segment in enumerate(segments) if len(segment.targets)))
     drawn = [i for group in drawing.values() for i in group]
     scored = [i for group in scoring.values() for i in group]
     rows = [row_starts[1:][drawn] - 1, *(scored_rows(segments[i], int(row_starts[i])) for i in scored)]
     targets = [np.full(len(drawn), UNDRAWN, np.int32), *(np.asarray(segments[i].targets, np.int32) for i in scored)]
+    draws = [draw_of(segments[i]) for i in drawn]
     return Wanted(
         np.concatenate(rows),
         np.concatenate(targets),
         drawn,
-        [draw_of(segments[i]) for i in drawn],
+        draws,
         [
             *runs_of(drawing, [1] * len(drawn), 0),
             *runs_of(scoring, [len(segments[i].targets) for i in scored], len(drawn)),
         ],
+        [*draws, *(judge for i in scored for judge in judges_of(segments[i]))] if processed else [],
     )
 
 
@@ -79,6 +86,8 @@ def answers(
         if first < num_draws:
             stop = min(last, num_draws)
             targets[first:stop] = ops.sample(logits[: stop - first], wanted.draws[first:stop])
+        if wanted.judges:
+            logits = ops.process(logits, wanted.judges[first:last])
         for number, run in enumerate(wanted.runs):
             start, stop = max(first, run.bounds[0]), min(last, run.bounds[-1])
             if start < stop:
@@ -146,3 +155,11 @@ def draw_of(segment: Segment) -> ops.Draw:
     """How the segment's next token, which comes at the position after its last row, is drawn."""
     assert segment.sample is not None
     return ops.Draw(segment.sample, segment.start + len(segment.tokens), segment.history, segment.mask)
+
+
+def judges_of(segment: Segment) -> list[ops.Draw]:
+    """How the segment's targets would have been drawn."""
+    if segment.scored_as is None:
+        raise EngineError(f"request {segment.request_id}: targets, but not how they would have been drawn")
+    first = segment.start + segment.score_start + 1
+    return [ops.Draw(segment.scored_as, first + place) for place in range(len(segment.targets))]

@@ -122,6 +122,7 @@ class RequestState:
             sample=self._sampling() if draws else None,
             logprobs=self.request.logprobs if draws or targets else None,
             history=self._history() if draws else None,
+            scored_as=self._scored_as() if targets else None,
             mask=self.mask_source(self._outputs()) if draws and self.mask_source else None,
             windows=self.lease.window_pages(),
             state=self.lease.state_use(start, end),
@@ -182,6 +183,13 @@ class RequestState:
             return sampling
         banned = tuple((token, -math.inf) for token in sorted(stops))
         return replace(sampling, logit_bias=sampling.logit_bias + banned)
+
+    def _scored_as(self) -> SamplingParams:
+        """Without penalties: they are about what was drawn before, and a prompt wasn't."""
+        sampling = self.request.sampling
+        if not sampling.needs_history:
+            return sampling
+        return replace(sampling, frequency_penalty=0.0, presence_penalty=0.0, repetition_penalty=1.0)
 
     def _history(self) -> tuple[Sequence[int], Sequence[int]] | None:
         return (self.request.prompt, self._outputs()) if self.request.sampling.needs_history else None
