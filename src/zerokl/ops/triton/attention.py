@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from zerokl.ops.triton.numbers import EXACT, INTERPRETED, begin, fold64
+from zerokl.ops.triton.numbers import EARLY, INTERPRETED, begin, fold64
 from zerokl.ops.work import CHUNK, ITEM, SHORT_ROWS
 
 BLOCK = tl.constexpr(64)
@@ -256,17 +256,17 @@ def attention(q: Any, kv: Any, scale: float) -> Any:
     if work.long_grid:
         long_tiles[(key_heads, work.long_grid)](
             q, *pools, table, y, work.long, work.counts, scale, table.shape[1], heads, key_heads, size, LONG.rows,
-            CHUNK, BULK, LONG.registers, ITEM, num_warps=LONG.warps, num_stages=LONG.stages, **EXACT,
+            CHUNK, BULK, LONG.registers, ITEM, num_warps=LONG.warps, num_stages=LONG.stages, **EARLY,
         )  # fmt: skip
     if work.short_grid:
         tile = MANY_SHORT if work.merge_grid >= MANY else SHORT
         short_tiles[(key_heads, work.short_grid)](
             q, *pools, table, y, *work.parts, work.short, work.counts[4:], scale, table.shape[1], heads, key_heads,
             size, tile.rows, CHUNK, BULK, tile.registers, tile.sharing, ITEM,
-            num_warps=tile.warps, num_stages=tile.stages, **EXACT,
+            num_warps=tile.warps, num_stages=tile.stages, **EARLY,
         )  # fmt: skip
         merge_chunks[(key_heads, work.merge_grid)](
-            y, *work.parts, work.merges, work.counts[8:], heads, key_heads, size, tile.rows, num_warps=4, **EXACT
+            y, *work.parts, work.merges, work.counts[8:], heads, key_heads, size, tile.rows, num_warps=4, **EARLY
         )
     return y
 

@@ -19,24 +19,15 @@ import triton
 import triton.language as tl
 
 from zerokl.ops.triton.choices import Schedule
-from zerokl.ops.triton.numbers import EXACT, OVERLAPPED, begin
+from zerokl.ops.triton.numbers import EXACT, begin
 from zerokl.ops.triton.swiglu import gate
 
 
-@triton.jit
-def fetch(addresses, num_bytes):
-    """Ask for `num_bytes` (a multiple of 16) from each address on to be brought into the L2."""
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
-        [addresses.to(tl.int64), num_bytes], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["num_rows", "ahead"])
+@triton.jit(do_not_specialize=["num_rows"])
 def chain(
     x, w, bias, residual, y, num_rows, N, K,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SWAPPED: tl.constexpr, EVEN: tl.constexpr,
-    GATED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, ahead,
+    GATED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -45,12 +36,6 @@ def chain(
     from_column, from_row = tl.where(column < N, column, 0), tl.where(row < num_rows, row, 0)
     at_w = w + from_column.to(tl.int64)[:, None] * K + depth[None, :]
     at_x = x + from_row.to(tl.int64)[:, None] * K + depth[None, :]
-    if OVERLAPPED:  # noqa: SIM102 - known when the kernel is compiled, the next is not
-        # Weights don't wait for the kernel ahead: `ahead` bytes of each row come into the L2 while it still runs.
-        if ahead > 0:
-            fetch(w + from_column.to(tl.int64) * K, ahead)
-            if GATED:
-                fetch(w + (N + from_column).to(tl.int64) * K, ahead)
     begin()
     shape: tl.constexpr = [COLUMNS, ROWS] if SWAPPED else [ROWS, COLUMNS]
     acc = tl.zeros(shape, tl.float32)
@@ -96,21 +81,10 @@ def run_chain(
     wide = max(schedule.columns // 2, 16) if gated else schedule.columns
     chain[(triton.cdiv(columns, wide), triton.cdiv(rows, schedule.rows))](
         x, w, bias, residual, y, rows, columns, depth, schedule.rows, wide, schedule.depth, schedule.swapped,
-        depth % schedule.depth == 0, gated, bias is not None, residual is not None, bytes_ahead(w, schedule),
+        depth % schedule.depth == 0, gated, bias is not None, residual is not None,
         num_warps=schedule.warps, num_stages=schedule.stages, **EXACT,
     )  # fmt: skip
     return y
-
-
-AHEAD = 0
-"""Bytes of weights that a launch asks for before it may run: half of the L2."""
-
-
-def bytes_ahead(w: Any, schedule: Schedule) -> int:
-    """Per row of w; none for many rows of x, where weights are not what takes the time."""
-    if schedule.rows > 64:
-        return 0
-    return int(min(2 * w.shape[1], AHEAD // len(w)) // 16 * 16)
 
 
 def empty(x: Any, columns: int, dtype: Any = None) -> Any:

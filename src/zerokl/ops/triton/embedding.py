@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT, begin
+from zerokl.ops.triton.numbers import EARLY, begin
 
 
 @triton.jit
@@ -35,12 +35,12 @@ def embedding(weight: Any, ids: Any) -> Any:
     width = weight.values.shape[1]
     y = torch.empty((len(ids), width), dtype=weight.values.dtype, device=ids.device)
     block = min(2048, triton.next_power_of_2(width))
-    embedding_rows[(len(ids), triton.cdiv(width, block))](weight.values, ids, y, width, block, num_warps=4, **EXACT)
+    embedding_rows[(len(ids), triton.cdiv(width, block))](weight.values, ids, y, width, block, num_warps=4, **EARLY)
     return y
 
 
 def resolve(ids: Any, drawn: Any) -> Any:
     """`ids` with the pending ones replaced from `drawn`, the ids that the step before drew."""
     resolved = torch.empty_like(ids)
-    resolve_ids[(triton.cdiv(len(ids), 1024),)](ids, drawn, resolved, len(ids), 1024, num_warps=4, **EXACT)
+    resolve_ids[(triton.cdiv(len(ids), 1024),)](ids, drawn, resolved, len(ids), 1024, num_warps=4, **EARLY)
     return resolved

@@ -13,9 +13,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 INTERPRETED = triton.knobs.runtime.interpret
 """Kernels run as numpy programs, for tests where there is no GPU. Dots of bf16 don't work there."""
 
-EXACT = {"enable_fp_fusion": False} | ({} if INTERPRETED else {"launch_pdl": True})
-"""Every launch has this: a compiler's own multiply-adds would move bits with its version. And each kernel may be put on
-the processors before the one ahead of it has ended; it then waits (`begin`)."""
+EXACT = {"enable_fp_fusion": False}
+"""Every launch has this: a compiler's own multiply-adds would move bits with its version."""
+EARLY = EXACT | ({} if INTERPRETED else {"launch_pdl": True})
+"""Launches that may be put on the processors before the kernel ahead has ended; they wait in `begin`. Products with
+weights are not launched so: they would fill the processors with waiting programs (docs/log.md)."""
 OVERLAPPED = tl.constexpr(not INTERPRETED)
 
 LOG2_E = tl.constexpr(1.4426950408889634)

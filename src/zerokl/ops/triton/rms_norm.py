@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT, begin
+from zerokl.ops.triton.numbers import EARLY, begin
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def rms_norm(x: Any, weight: Any, eps: float) -> Any:
     rows, width = x.shape
     y = torch.empty_like(x)
     block = triton.next_power_of_2(width)
-    rms_norm_rows[(rows,)](x, weight, y, eps, width, block, num_warps=warps_for(block), **EXACT)
+    rms_norm_rows[(rows,)](x, weight, y, eps, width, block, num_warps=warps_for(block), **EARLY)
     return y
 
 

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from zerokl.errors import ShapeError
-from zerokl.ops.triton.numbers import EXACT, begin
+from zerokl.ops.triton.numbers import EARLY, begin
 
 HEADS = 8
 
@@ -116,7 +116,7 @@ def rope_table(positions: Any, inv_freq: Any, scale: float) -> tuple[Any, Any]:
     frequencies = uploaded(inv_freq.tobytes(), str(positions.device))
     cos, sin = (torch.empty((len(positions), angles), dtype=torch.float32, device=positions.device) for _ in range(2))
     block = triton.next_power_of_2(angles)
-    turn_table[(len(positions),)](positions, frequencies, cos, sin, scale, angles, block, num_warps=1, **EXACT)
+    turn_table[(len(positions),)](positions, frequencies, cos, sin, scale, angles, block, num_warps=1, **EARLY)
     return cos, sin
 
 
@@ -137,6 +137,6 @@ def rotate_and_store(
     normed = q_norm is not None
     turn_and_store[(len(qkv), triton.cdiv(num_heads + 2 * key_heads, HEADS))](
         qkv, *turns, q_norm if normed else turns[0], k_norm if normed else turns[0], q, kv.k, kv.v, kv.ragged.slots,
-        eps, num_heads, key_heads, size, HEADS, normed, num_warps=4, **EXACT,
+        eps, num_heads, key_heads, size, HEADS, normed, num_warps=4, **EARLY,
     )  # fmt: skip
     return q

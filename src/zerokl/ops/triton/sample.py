@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT, begin, gumbel, philox
+from zerokl.ops.triton.numbers import EARLY, begin, gumbel, philox
 
 BLOCK = 4096
 NO_ID = tl.constexpr(2147483647)
@@ -69,7 +69,7 @@ def sample(logits: Any, temperatures: Any, words: Any) -> Any:
     best_ids = torch.empty((rows, num_blocks), dtype=torch.int32, device=logits.device)
     drawn = torch.empty(rows, dtype=torch.int32, device=logits.device)
     best_of_blocks[(rows, num_blocks)](
-        logits, temperatures, words, best, best_ids, vocabulary, num_blocks, BLOCK, num_warps=8, **EXACT
+        logits, temperatures, words, best, best_ids, vocabulary, num_blocks, BLOCK, num_warps=8, **EARLY
     )
-    best_of_rows[(rows,)](best, best_ids, drawn, num_blocks, triton.next_power_of_2(num_blocks), num_warps=1, **EXACT)
+    best_of_rows[(rows,)](best, best_ids, drawn, num_blocks, triton.next_power_of_2(num_blocks), num_warps=1, **EARLY)
     return drawn

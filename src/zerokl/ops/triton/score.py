@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT, begin, exp2, fold16, log2
+from zerokl.ops.triton.numbers import EARLY, begin, exp2, fold16, log2
 
 LANES = tl.constexpr(16)
 BLOCKS = 8
@@ -75,10 +75,10 @@ def log_sum(logits: Any) -> Any:
     peaks, sums, factors = scratch[0], scratch[1], scratch[2]
     answer = torch.empty(rows, dtype=torch.float32, device=logits.device)
     block_sums[(rows, triton.cdiv(num_blocks, BLOCKS))](
-        logits, peaks, sums, vocabulary, num_blocks, BLOCKS, num_warps=4, **EXACT
+        logits, peaks, sums, vocabulary, num_blocks, BLOCKS, num_warps=4, **EARLY
     )
     width = triton.next_power_of_2(num_blocks)
-    row_log_sums[(rows,)](peaks, sums, factors, answer, num_blocks, width, num_warps=1, **EXACT)
+    row_log_sums[(rows,)](peaks, sums, factors, answer, num_blocks, width, num_warps=1, **EARLY)
     return answer
 
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EXACT, begin
+from zerokl.ops.triton.numbers import EARLY, begin
 
 
 @triton.jit
@@ -38,5 +38,5 @@ def swiglu(gate_up: Any) -> Any:
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     y = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
     block = 2048
-    swiglu_rows[(rows, triton.cdiv(width, block))](gate_up, y, width, block, num_warps=8, **EXACT)
+    swiglu_rows[(rows, triton.cdiv(width, block))](gate_up, y, width, block, num_warps=8, **EARLY)
     return y
