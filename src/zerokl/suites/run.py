@@ -100,7 +100,8 @@ def _run_stage(
     for one in before:
         watcher.starts(one)
         finish(_not_run(one, stopped()) if stopped() else _run_command(table, stage, one, reports, jobs))
-    queue = list(files)
+    # Longest first, so that no core waits at the end for one long file; alone the order is that of the names.
+    queue = sorted(files, key=lambda one: -one.est_time) if options.jobs > 1 else list(files)
     with ThreadPoolExecutor(options.jobs) as pool, jobs:  # an interrupt ends the jobs first, then waits for the threads
         running: set[Future[FileResult]] = set()
         while queue or running:
