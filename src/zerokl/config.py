@@ -107,6 +107,7 @@ class Config:
     max_body_bytes: int = option(64 * 2**20, "Largest request body.", minimum=1024)
     max_logprobs: int = option(100, "Largest `logprobs` on /v1/completions.", minimum=0)
     disable_playground: bool = option(False, "Serve no page at /.")
+    otlp_traces_endpoint: str = option("", "OTLP/HTTP URL for OpenTelemetry traces; needs zerokl[otel].")
     watchdog_timeout: float = option(300.0, "Seconds of one step after which /health is 503.", minimum=1)
     tool_call_parser: str = option(
         "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
+import importlib.util
 import json
 import secrets
 import socket
@@ -37,11 +38,24 @@ def run(config: Config, dry_run: bool = False) -> int:
     if dry_run:
         click.echo(json.dumps(shown(settled(config)), indent=2))
         return 0
+    check_extras(config)
     listener = listen(config.host, config.port)
     with new_run_folder() as name, supervised(Path(name), listener) as supervisor:
         config = settled(config)
         write_run_folder(Path(name), config)
         return watch(supervisor, listener, config)
+
+
+def check_extras(config: Config) -> None:
+    """What only the frontend would notice, and too late to be an answer."""
+    if not config.otlp_traces_endpoint:
+        return
+    try:
+        found = importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise ConfigError("--otlp-traces-endpoint needs pip install 'zerokl[otel]'")
 
 
 def settled(config: Config) -> Config:

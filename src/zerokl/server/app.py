@@ -11,6 +11,7 @@ from zerokl.server.errors import Refusal, refusal
 from zerokl.server.exchange import ClientGone, Exchange, Message, Receive, Send
 from zerokl.server.fields import message, shown
 from zerokl.server.service import Service
+from zerokl.server.tracing import tracing_of
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ class App:
     ) -> None:
         self.service = service
         self._keys = Keys.of(service.config)
+        self._tracing = tracing_of(service.config)
+        service.engine.flights.meter.listener = self._tracing.sequence_ended
         self._startup = startup
         self._shutdown = shutdown
 
@@ -30,7 +33,9 @@ class App:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._exchange(Exchange(scope, receive, send, self.service.config.max_body_bytes))
+            exchange = Exchange(scope, receive, send, self.service.config.max_body_bytes)
+            with self._tracing.request(exchange, route_name(exchange)):
+                await self._exchange(exchange)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -40,6 +45,7 @@ class App:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self._shutdown()
+        self._tracing.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _exchange(self, exchange: Exchange) -> None:
@@ -50,13 +56,7 @@ class App:
             log.debug("%s %s: the client left", exchange.method, exchange.path)
         except Exception as error:  # noqa: BLE001 - the one place where errors become answers
             await self._fail(exchange, refusal(error))
-        self._count(exchange)
-
-    def _count(self, exchange: Exchange) -> None:
-        """By route, not by path: clients may ask for any number of those."""
-        route = routes.find(exchange.path)
-        name = route.path if route else "other"
-        self.service.engine.flights.meter.answers.add(path=name, status=str(exchange.status))
+        self.service.engine.flights.meter.answers.add(path=route_name(exchange), status=str(exchange.status))
 
     async def _answer(self, exchange: Exchange) -> None:
         route = routes.find(exchange.path)
@@ -93,13 +93,19 @@ class App:
             log.debug("%s %s: the client left before its error", exchange.method, exchange.path)
 
     def _common_headers(self, exchange: Exchange) -> list[tuple[str, str]]:
-        given = exchange.header(b"x-request-id").decode("latin-1")
-        headers: list[tuple[str, str]] = [("x-request-id", given or self.service.clock.new_id())]
+        exchange.request_id = exchange.header(b"x-request-id").decode("latin-1") or self.service.clock.new_id()
+        headers: list[tuple[str, str]] = [("x-request-id", exchange.request_id)]
         if fingerprint := self.service.engine.fingerprint:
             headers.append(("x-zerokl-fingerprint", fingerprint))
         origin = exchange.header(b"origin").decode("latin-1")
         headers += cors.origin_headers(self.service.config.allow_origins, origin)
         return headers
+
+
+def route_name(exchange: Exchange) -> str:
+    """For figures: clients may ask for any number of paths."""
+    route = routes.find(exchange.path)
+    return route.path if route else "other"
 
 
 def _not_allowed(exchange: Exchange, route: routes.Route) -> Refusal:

@@ -39,6 +39,8 @@ class Exchange:
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
         self.headers: list[tuple[str, str]] = []
+        self.request_id = ""
+        """The client's, or ours."""
         self.head_sent = False
         self.status = 0
         """Of the answer; 0 while there is none, and for good if the client left before."""

@@ -30,6 +30,8 @@ class Meter:
     between_tokens_s: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS_S))
     request_s: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS_S))
     clock: Callable[[], float] = time.monotonic
+    listener: Callable[[Trip], None] = lambda trip: None
+    """Hears of each request's end, in the request's own context."""
 
     def begin(self, streams: bool) -> Trip:
         """A request is taken in; show its records to what this gives."""
@@ -46,14 +48,22 @@ class Trip:
     began: float
     heard: float | None = None
     """When the last token came."""
-    ended: bool = False
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_s: float | None = None
+    """Only of streams."""
+    reason: str = ""
+    """How it ended; empty: it hasn't."""
 
     def take(self, record: Record) -> None:
         meter, now = self.meter, self.meter.clock()
         if record.first is not None:
-            meter.prompt_tokens += record.first.prompt_tokens
-            meter.cached_tokens += record.first.cached_tokens
+            self.prompt_tokens, self.cached_tokens = record.first.prompt_tokens, record.first.cached_tokens
+            meter.prompt_tokens += self.prompt_tokens
+            meter.cached_tokens += self.cached_tokens
         if record.tokens:
+            self.completion_tokens += len(record.tokens)
             meter.generation_tokens += len(record.tokens)
             if self.streams:
                 self._time_tokens(len(record.tokens), now)
@@ -63,16 +73,18 @@ class Trip:
 
     def leave(self) -> None:
         """Nobody wants its records any more; nothing happens if its last has come."""
-        if not self.ended:
+        if not self.reason:
             self._end("abort")
 
     def _time_tokens(self, count: int, now: float) -> None:
         if self.heard is None:
-            self.meter.first_token_s.observe(now - self.began)
+            self.first_token_s = now - self.began
+            self.meter.first_token_s.observe(self.first_token_s)
         else:
             self.meter.between_tokens_s.observe((now - self.heard) / count, count)
         self.heard = now
 
     def _end(self, reason: str) -> None:
-        self.ended = True
+        self.reason = reason
         self.meter.finished.add(finished_reason=reason)
+        self.meter.listener(self)
