@@ -55,7 +55,8 @@ class App:
         except ClientGone:
             log.debug("%s %s: the client left", exchange.method, exchange.path)
         except Exception as error:  # noqa: BLE001 - the one place where errors become answers
-            await self._fail(exchange, refusal(error))
+            await self._fail(exchange, refusal(error, exchange.request_id))
+        log.debug("%s %s %s: %d", exchange.request_id, exchange.method, exchange.path, exchange.status)
         self.service.engine.flights.meter.answers.add(path=route_name(exchange), status=str(exchange.status))
 
     async def _answer(self, exchange: Exchange) -> None:

@@ -52,7 +52,7 @@ class Refusal(ZeroklError):
         return {"message": str(self), "type": kind, "param": self.param, "code": self.code}
 
 
-def refusal(error: Exception) -> Refusal:
+def refusal(error: Exception, request_id: str) -> Refusal:
     """Any error as an answer. What is not the caller's fault is logged with its trace and answered without."""
     match error:
         case Refusal():
@@ -66,5 +66,5 @@ def refusal(error: Exception) -> Refusal:
         case CallerError():
             return Refusal(400, str(error))
         case _:
-            log.error("a request failed", exc_info=error)
+            log.error("request %s failed", request_id, exc_info=error)
             return Refusal(500, message("internal"))
