@@ -158,7 +158,9 @@ def test_a_runner_that_is_told_to_end_ends_its_jobs(project: Path, alarm: signal
     pid_file = project / "tests" / "test_hangs.py.pid"
     pid_file.unlink(missing_ok=True)
     arguments = ["--project", str(project), "rerun", "test_hangs.py", "--reports", str(project / "ended")]
-    code = f"from zerokl.suites.cli import suite; suite({arguments!r})"
+    # A test run that a shell put in the background ignores SIGINT, and so would its children.
+    hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = f"{hear}from zerokl.suites.cli import suite; suite({arguments!r})"
     job = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 20
     while not (pid_file.exists() and pid_file.read_text()):
