@@ -49,6 +49,8 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
+        self._writing_since: float | None = None
+        """Since when the client's buffers are full."""
 
     def header(self, name: bytes) -> bytes:
         """A header of the request; b"" if it isn't there."""
@@ -84,10 +86,14 @@ class Exchange:
 
     @contextlib.asynccontextmanager
     async def client_watched(self) -> AsyncIterator[None]:
-        """Inside, a client that goes away ends the work where it awaits, as ClientGone. Needs the body to be read."""
-        work = asyncio.current_task()
+        """Inside, a client that goes away, or takes no byte for too long, ends the work where it awaits, as ClientGone.
+
+        Needs the body to be read.
+        """
+        work, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert work is not None
         gone = False
+        looking = loop.call_later(STALLED_S / 4, lambda: look())
 
         async def watch() -> None:
             nonlocal gone
@@ -96,6 +102,15 @@ class Exchange:
             if not self.finished:
                 gone = True
                 work.cancel()
+
+        def look() -> None:
+            """At times, because a time limit for each frame took a tenth of a stream's work."""
+            nonlocal gone, looking
+            if self._writing_since is not None and loop.time() - self._writing_since > STALLED_S:
+                gone = True
+                work.cancel()
+            else:
+                looking = loop.call_later(STALLED_S / 4, look)
 
         watcher = asyncio.create_task(watch())
         try:
@@ -107,6 +122,7 @@ class Exchange:
             raise ClientGone from None
         finally:
             watcher.cancel()
+            looking.cancel()
 
     # ---- out
 
@@ -125,8 +141,13 @@ class Exchange:
         await self._start(200, (("content-type", EVENTS), ("cache-control", "no-cache"), ("x-accel-buffering", "no")))
 
     async def frame(self, value: Any) -> None:
-        """One event. JSON is one line, so it never needs a second `data:`."""
-        await self._write(b"data: " + orjson.dumps(value) + b"\n\n", more=True)
+        """One event. JSON is one line, so it never needs a second `data:`. Waits while the client's buffers are full;
+        for how long, `client_watched` watches.
+        """
+        body = b"data: " + orjson.dumps(value) + b"\n\n"
+        self._writing_since = asyncio.get_running_loop().time()
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        self._writing_since = None
 
     async def close_stream(self) -> None:
         await self._write(b"data: [DONE]\n\n", more=True)

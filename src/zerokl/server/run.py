@@ -50,6 +50,7 @@ class Frontend(uvicorn.Server):
                 log_level=log_level,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=DRAIN_S,

@@ -7,6 +7,7 @@ an integer is a JSON integer or a number without fraction, a float any number, a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -40,7 +41,23 @@ def check(table_name: str, body: Values, prefix: str = "", strict: bool = False)
     """Each field of the table with its checked value or default. `strict`: a key outside the table is an error."""
     if strict:
         _refuse_unknown(table_name, body, prefix)
-    return {field.name: _checked(field, body, prefix) for field in table(table_name)}
+    defaults, given, required = plan_of(table_name)
+    values = dict(defaults)
+    present = sorted(given[key] for key in body if key in given)
+    if required and not required.issubset(body):
+        present = sorted({*present, *(given[key] for key in required)})
+    fields = table(table_name)
+    for place in present:  # a body names few of the table's fields
+        values[fields[place].name] = _checked(fields[place], body, prefix)
+    return values
+
+
+@functools.cache
+def plan_of(table_name: str) -> tuple[Values, dict[str, int], frozenset[str]]:
+    """(each field's default, its place in the table, those that must be there)"""
+    fields = table(table_name)
+    places = {field.name: place for place, field in enumerate(fields)}
+    return {field.name: field.default for field in fields}, places, frozenset(f.name for f in fields if f.required)
 
 
 def check_sampling(body: Any, prefix: str) -> Values:

@@ -112,6 +112,7 @@ class EngineClient(asyncio.Protocol):
         self.heartbeat: Heartbeat | None = None
         self.closed = asyncio.Event()
         self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
         self._reader = frontend_side_reader()
         self._streams: dict[int, Stream] = {}
         self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -298,4 +299,12 @@ class EngineClient(asyncio.Protocol):
     def _send(self, frame: bytes) -> None:
         if self._transport is None or self.closed.is_set():
             raise EngineGone("the engine hung up")
-        self._transport.write(frame)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(frame)
+
+    def _flush(self) -> None:
+        """What one turn of the event loop said, in one write."""
+        unsent, self._unsent = self._unsent, []
+        if self._transport is not None and not self.closed.is_set():
+            self._transport.write(b"".join(unsent))

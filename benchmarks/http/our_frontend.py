@@ -1,0 +1,14 @@
+"""Our frontend on a port, with an engine that is there already."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import sys
+from pathlib import Path
+
+from zerokl.config import Config
+from zerokl.server.run import serve
+
+gc.freeze()
+serve(Config(model="toy"), Path(sys.argv[1]), socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=4096))
