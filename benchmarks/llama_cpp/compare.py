@@ -4,10 +4,13 @@
     .venv/bin/python benchmarks/llama_cpp/compare.py --threads 2 --rounds 15 --json result.json
 
 Both read the same bf16 GGUF file. `llama-bench` is llama.cpp's own benchmark: a prefill of P random tokens (logits of
-the last one only) and a decode of N tokens from an empty context, without sampling. Ours is the engine as a server runs
-it: scheduler, prefix cache, greedy sampling, Python and all; the prefill is one step of P tokens that ends in a sampled
-token. Per round each program runs each test once, after a warm-up of its own. The ratio is taken within a round,
-because what else the machine does changes between rounds; the medians of the rounds are what counts.
+the last one only) and a decode of N tokens from an empty context, without sampling. Ours is the engine as a server
+runs it: scheduler, prefix cache, greedy sampling, Python and all; the prefill is one step of P tokens that ends in a
+sampled token. Per round each program runs each test once, after a warm-up of its own. The ratio is taken within a
+round, because what else the machine does changes between rounds; the medians of the rounds are what counts.
+
+On a machine that is not idle put `benchmarks/llama_cpp/first.sh` before the command: llama.cpp's threads wait for each
+other by spinning, so it loses far more than we do when they don't run at the same time, and the ratio would flatter us.
 """
 
 from __future__ import annotations
