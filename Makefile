@@ -88,6 +88,7 @@ goldens: $(READY)  ## write our own golden bits anew: only when CHANGELOG says "
 	@$(BIN)/python -m pytest tests -m "not nightly and not gpu and not oracle" --write-goldens -k golden
 
 bench: $(READY)  ## CPU speed side by side with llama.cpp
+	@benchmarks/llama_cpp/build.sh
 	@$(BIN)/python benchmarks/llama_cpp/compare.py
 
 wheel: $(VENV)/.python  ## dist/zerokl-*.whl
