@@ -19,7 +19,10 @@ kernels = importlib.import_module("zerokl.ops.triton.attention")
 
 @dataclass
 class Pool:
-    """Keys and values of sequences of given lengths, at pages in no order; all other slots hold NaN."""
+    """Keys and values of sequences of given lengths, at pages in no order.
+
+    As `rotate_and_store` leaves them: all other slots hold NaN, but the values' in a page that is begun are 0.
+    """
 
     keys: list[Any]
     values: list[Any]
@@ -47,6 +50,7 @@ def pool_of(lengths: list[int], key_heads: int, size: int, seed: int = 0, bend: 
             tables[i, number] = page
             k[page, :, : part.stop - part.start] = keys[-1][part].transpose(0, 1)
             v[page, :, : part.stop - part.start] = values[-1][part].transpose(0, 1)
+            v[page, :, part.stop - part.start :] = 0
     return Pool(keys, values, k, v, tables)
 
 

@@ -56,8 +56,8 @@ def test_rope_tables_have_the_cpus_bits():
 def test_heads_are_normed_turned_and_stored(heads, key_heads, size, normed):
     rows, pages = 6, 3
     qkv = normal(6, rows, (heads + 2 * key_heads) * size)
-    positions = torch.tensor([0, 63, 64, 700, 5, -1], dtype=torch.int32, device=DEVICE)
-    slots = torch.tensor([0, 63, 64, 191, 130, -1], dtype=torch.int32, device=DEVICE)
+    positions = torch.tensor([0, 64, 65, 700, 5, -1], dtype=torch.int32, device=DEVICE)
+    slots = torch.tensor([0, 64, 65, 191, 130, -1], dtype=torch.int32, device=DEVICE)
     pools = [torch.full((pages, key_heads, 64, size), float("nan"), dtype=NARROW, device=DEVICE) for _ in range(2)]
     kv = ops.LayerKV(pools[0], pools[1], ops.Ragged(positions, slots, None, None, 64))
     frequencies = 0.7 ** np.arange(size // 2)
@@ -77,7 +77,10 @@ def test_heads_are_normed_turned_and_stored(heads, key_heads, size, normed):
     at = (slots[:5] // 64).long(), slice(None), (slots[:5] % 64).long()
     assert relative_error(pools[0][at], turned(parts[1], weights[1])[:5]) < BOUND
     assert same(pools[1][at], parts[2][:5].to(NARROW))
-    assert int(torch.isfinite(pools[0][:, 0, :, 0]).sum()) == 5, "nothing else was written"
+    assert int(torch.isfinite(pools[0][:, 0, :, 0]).sum()) == 5, "no other key was written"
+    filled = {slot: bool(pools[1][slot // 64, :, slot % 64].count_nonzero()) for slot in range(192)}
+    zeros = {slot for slot, is_filled in filled.items() if not is_filled}
+    assert zeros == {*range(1, 64), *range(66, 128)}, "pages 0 and 1 were begun, page 2 was not; the rest stays NaN"
     kv_alone = ops.LayerKV(pools[0], pools[1], ops.Ragged(positions[3:4], slots[3:4], None, None, 64))
     tables = (turns[0][3:4].contiguous(), turns[1][3:4].contiguous())
     alone = triton.rotate_and_store(qkv[3:4].contiguous(), kv_alone, tables, heads, weights[0], weights[1], 1e-6)

@@ -14,7 +14,8 @@ Same bits   for every cut of a sequence into rows and steps, every tile, warp co
 Free        rows per tile, warps, stages, bulk copies or plain loads, which kernel takes a segment
             (tests/gpu/test_attention.py; `admit.py` on the machine itself)
 Frozen      block, chunk, fold: changing one changes bits
-NaN         keys and values of slots that a row may not see never touch it: scores are replaced, values loaded as 0
+NaN         slots that a row may not see never touch it: scores are replaced, and values times p = 0 are 0, because
+            `rotate_and_store` zeroes the values of a page's slots when it opens the page
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ BLOCK = tl.constexpr(64)
 
 @triton.jit
 def block_of_keys(
-    peak, total, out, q, pool_k, pool_v, page, key_head, first_key, last_position, positions, scale,
+    peak, total, out, q, pool_k, pool_v, page, key_head, first_key, positions, scale,
     K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, BULK: tl.constexpr,
     REGISTERS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
@@ -58,23 +59,20 @@ def block_of_keys(
         v = pool_v.load([first_row, 0])
     else:
         v = tl.load(pool_v + (first_row.to(tl.int64) + offsets)[:, None] * D + tl.arange(0, D)[None, :])
-    if MASKED:
-        v = tl.where((first_key + offsets <= last_position)[:, None], v, 0.0)
     out = tl.dot(p.to(q.dtype), v, out * shrink[:, None])
     return new_peak, total, out
 
 
 @triton.jit
 def chunk_of_keys(
-    q, pool_k, pool_v, pages, key_head, start, stop, first_position, last_position, positions, scale,
+    q, pool_k, pool_v, pages, key_head, start, stop, first_position, positions, scale,
     K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr,
     WARPS: tl.constexpr, PAGES: tl.constexpr, ONE_LOOP: tl.constexpr,
 ):  # fmt: skip
     """(m, l, O) of keys start .. stop - 1, a chunk's or the part of it that is there.
 
     All rows see what lies before `first_position`, so blocks there need no mask. ONE_LOOP masks them all the same: few
-    rows don't feel it, and their loads stay in flight to the end. Otherwise the masked blocks, one or two, are loaded
-    one by one: buffers for more would leave room for one program per processor instead of two.
+    rows don't feel it, and their loads stay in flight to the end.
     """
     # A chunk's page numbers at once: a load of each inside the loop would stand before the bulk copies in the pipeline.
     place = tl.arange(0, PAGES)
@@ -90,13 +88,13 @@ def chunk_of_keys(
     for key in tl.range(start, clear, BLOCK):
         page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
-            peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
+            peak, total, out, q, pool_k, pool_v, page, key_head, key, positions, scale,
             K, D, ROWS, False, BULK, REGISTERS, WARPS,
         )  # fmt: skip
-    for key in tl.range(clear, stop, BLOCK, num_stages=None if ONE_LOOP else 1):
+    for key in tl.range(clear, stop, BLOCK):
         page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
-            peak, total, out, q, pool_k, pool_v, page, key_head, key, last_position, positions, scale,
+            peak, total, out, q, pool_k, pool_v, page, key_head, key, positions, scale,
             K, D, ROWS, True, BULK, REGISTERS, WARPS,
         )  # fmt: skip
     return peak, total, out
@@ -148,7 +146,7 @@ def long_tiles(
     for chunk_start in range(0, last_position + 1, CHUNK):
         stop = tl.minimum(chunk_start + CHUNK, last_position + 1)
         chunk_peak, chunk_total, chunk_out = chunk_of_keys(
-            queries, pool_k, pool_v, pages, key_head, chunk_start, stop, first_position, last_position, start + token,
+            queries, pool_k, pool_v, pages, key_head, chunk_start, stop, first_position, start + token,
             scale, K, D, ROWS, BULK, REGISTERS, 1, CHUNK // BLOCK, False,
         )  # fmt: skip
         peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
@@ -179,7 +177,7 @@ def short_tiles(
         pages = page_table + segment.to(tl.int64) * table_width
         stop = tl.minimum((chunk + 1) * CHUNK, last_position + 1)
         peak, total, out = chunk_of_keys(
-            queries, pool_k, pool_v, pages, key_head, chunk * CHUNK, stop, start, last_position, start + token, scale,
+            queries, pool_k, pool_v, pages, key_head, chunk * CHUNK, stop, start, start + token, scale,
             K, D, ROWS, BULK, REGISTERS, WARPS, CHUNK // BLOCK, True,
         )  # fmt: skip
         if num_chunks == 1:

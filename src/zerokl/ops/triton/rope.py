@@ -3,7 +3,8 @@
 Table       cos, sin of positions[t] * inv_freq[i]: `math.rs` sin_cos in plain float64, so the CPU's bits. It is
             made on the device for the step's positions; nothing depends on how long a context may be
 Maths       q and k of each head: normalised first where there is a weight (x * rstd * w over the head), then
-            y[a] = x[a] cos - x[b] sin, y[b] = x[b] cos + x[a] sin for the pairs (i, D/2 + i); v as it is
+            y[a] = x[a] cos - x[b] sin, y[b] = x[b] cos + x[a] sin for the pairs (i, D/2 + i); v as it is.
+            The values' slots of a new page that nobody has filled yet are zeroed
 Shapes      qkv [T, (H + 2K) D] bf16 -> q [T, H, D] bf16; k, v go to the pools [P, K, 64, D] at the row's slot
 Rounding    fp32 from the projection to the one rounding to bf16
 Same bits   for every T, row position, slot
@@ -108,6 +109,29 @@ def turn_and_store(
     tl.store(pool_k + at_pool + HALF, second.to(kind), mask=to_k)
     tl.store(pool_v + at_pool, first.to(kind), mask=to_v)
     tl.store(pool_v + at_pool + HALF, second.to(kind), mask=to_v)
+    if stored:  # noqa: SIM102 - a padding row must not reach the loads of the next condition
+        if is_last_of_new_page(slots, row, slot, tl.num_programs(0)):
+            zero_rest_of_page(pool_v, page, offset, tl.program_id(1) * HEADS - H - K, K, D, HEADS)
+
+
+@triton.jit
+def is_last_of_new_page(slots, row, slot, num_rows):
+    """Whether this row is the last that its step writes to its page, and the step began the page."""
+    offset = slot % 64
+    following = tl.load(slots + row + 1, mask=row + 1 < num_rows, other=-1)
+    opening = tl.load(slots + row - offset, mask=row >= offset, other=-1)
+    return (offset < 63) & (following != slot + 1) & (opening == slot - offset)
+
+
+@triton.jit
+def zero_rest_of_page(pool_v, page, offset, first_head, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr):
+    """Whatever an earlier owner left in the slots to come is no number that a product could meet: 0 x NaN is NaN."""
+    place, dims = tl.arange(0, 64), tl.arange(0, D)
+    zeros = tl.zeros([64, D], pool_v.dtype.element_ty)
+    for i in range(HEADS):
+        head = first_head + i
+        at = ((page * K + head) * 64 + place)[:, None] * D + dims[None, :]
+        tl.store(pool_v + at, zeros, mask=((place > offset) & (head >= 0) & (head < K))[:, None])
 
 
 def rope_table(positions: Any, inv_freq: Any, scale: float) -> tuple[Any, Any]:

@@ -1,0 +1,136 @@
+"""Steps as buffers of integers: buckets, layouts, work lists, padding; what the GPU is told, checked without one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zerokl.errors import EngineError
+from zerokl.ops.work import SHORT_ROWS, work_lists
+from zerokl.runner.buckets import PAGE_SIZE, TOKEN_BUCKETS, Capacity, bucket_of, buckets_up_to
+from zerokl.runner.packing import pack_step, rehearsal, views_of
+from zerokl.types import PENDING_TOKEN, PageId, RequestId, Segment
+
+CAPACITY = Capacity(max_tokens=512, max_segments=16, table_width=20, group=4, chunk=128, tile_rows=64)
+spans = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 60)), min_size=1, max_size=16)
+"""(start, tokens) of each segment."""
+
+
+def segments_of(spans: list[tuple[int, int]]) -> list[Segment]:
+    made, page = [], 0
+    for number, (start, count) in enumerate(spans):
+        needed = -(-(start + count) // PAGE_SIZE)
+        pages = [PageId(page + i) for i in range(needed)]
+        page += needed
+        made.append(Segment(RequestId(number), start, list(range(100, 100 + count)), pages))
+    return made
+
+
+def buffer() -> np.ndarray:
+    """What an earlier step left: nothing that makes sense."""
+    return np.full(CAPACITY.layout(512, False).size, -(2**20), np.int32)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(spans.filter(lambda spans: sum(count for _, count in spans) <= 512))
+def test_a_step_lies_in_its_bucket_and_padding_is_nobody(spans):
+    segments, lies = segments_of(spans), buffer()
+    packed = pack_step(segments, {}, CAPACITY, lies)
+    views, total = views_of(packed.layout, lies), sum(count for _, count in spans)
+    assert packed.layout.tokens == bucket_of(total, TOKEN_BUCKETS)
+    positions = [position for start, count in spans for position in range(start, start + count)]
+    assert views["positions"].tolist() == positions + [-1] * (packed.layout.tokens - total)
+    assert (views["slots"][total:] == -1).all()
+    assert len(set(views["slots"][:total].tolist())) == total
+    assert (views["tokens"][total:] == 0).all()
+    assert packed.used <= packed.layout.size <= len(lies)
+    assert packed.is_short == (packed.layout.long_items == 0)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(spans, st.sampled_from([0, 3, 10_000]), st.sampled_from([16, 64, 128]), st.sampled_from([1, 3, 4, 16]))
+def test_work_lists_give_each_row_each_key_once(spans, max_parts, tile_rows, group):
+    starts, counts = (np.array(column, np.int32) for column in zip(*spans, strict=True))
+    row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    lists = work_lists(starts, counts, row_starts, group, 128, tile_rows, max_parts)
+    seen: Counter[tuple[int, int]] = Counter()
+    for segment, first, tokens, start, tile, *_ in lists.long.tolist():
+        assert (first, tokens, start) == (row_starts[segment], counts[segment], starts[segment])
+        for packed in range(tile * tile_rows, min((tile + 1) * tile_rows, tokens * group)):
+            chunks = (start + packed // group) // 128 + 1
+            seen.update((segment, packed, chunk) for chunk in range(chunks))
+    for segment, _, tokens, start, chunk, chunks, *_ in lists.short.tolist():
+        assert tokens * group <= SHORT_ROWS
+        assert chunks == -(-(start + tokens) // 128)
+        rows = [packed for packed in range(tokens * group) if chunk * 128 <= start + packed // group]
+        seen.update((segment, packed, chunk) for packed in rows)
+    wanted = {
+        (segment, packed, chunk)
+        for segment, (start, count) in enumerate(spans)
+        for packed in range(count * group)
+        for chunk in range((start + packed // group) // 128 + 1)
+    }
+    assert set(seen) == wanted
+    assert set(seen.values()) == {1}
+    assert len(lists.short) <= max_parts
+    merged = {(first, chunks) for first, _, _, chunks in lists.merges.tolist()}
+    assert merged == {(row, chunks) for _, row, _, _, _, chunks, *_ in lists.short.tolist() if chunks > 1}
+
+
+def test_the_longest_tiles_come_first_so_that_none_is_left_at_the_end():
+    lists = work_lists(
+        np.array([0, 600], np.int32), np.array([64, 64], np.int32), np.array([0, 64, 128]), 4, 128, 64, 0
+    )
+    keys = lists.long[:, 3] + (lists.long[:, 4] + 1) * 16
+    assert keys.tolist() == sorted(keys.tolist(), reverse=True)
+
+
+def test_pending_tokens_are_named_by_their_place():
+    segment = Segment(RequestId(7), 3, [PENDING_TOKEN], [PageId(0)])
+    lies = buffer()
+    packed = pack_step([segment], {RequestId(7): 5}, CAPACITY, lies)
+    assert views_of(packed.layout, lies)["tokens"].tolist() == [-6]
+    with pytest.raises(EngineError, match="request 7 waits for a token"):
+        pack_step([segment], {RequestId(6): 5}, CAPACITY, lies)
+
+
+@pytest.mark.parametrize("spans", [[(0, 513)], [(0, 1)] * 17])
+def test_a_step_that_is_too_large_is_our_fault(spans):
+    with pytest.raises(EngineError, match="there is room for 16 and 512"):
+        pack_step(segments_of(spans), {}, CAPACITY, buffer())
+
+
+@pytest.mark.parametrize("tokens", buckets_up_to(512, TOKEN_BUCKETS))
+@pytest.mark.parametrize("is_short", [True, False])
+def test_arrays_start_at_sixteen_bytes_and_do_not_overlap(tokens, is_short):
+    layout = CAPACITY.layout(tokens, is_short)
+    ends = 0
+    for name, shape in layout.shapes.items():
+        assert layout.offsets[name] % 4 == 0
+        assert layout.offsets[name] >= ends
+        ends = layout.offsets[name] + int(np.prod(shape))
+    assert ends <= layout.size
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_a_rehearsal_fills_its_bucket_with_slots_of_its_own(is_short):
+    for tokens in buckets_up_to(512, TOKEN_BUCKETS):
+        segments = rehearsal(tokens, CAPACITY, 40, 200, is_short)
+        if segments is None:
+            assert is_short
+            assert tokens > CAPACITY.short_tokens
+            continue
+        lies = buffer()
+        packed = pack_step(segments, {}, CAPACITY, lies)
+        assert packed.layout.tokens == tokens
+        slots = views_of(packed.layout, lies)["slots"]
+        assert len(set(slots[slots >= 0].tolist())) == (slots >= 0).sum()  # integers
+
+
+def test_a_pool_too_small_for_a_bucket_has_no_rehearsal_of_it():
+    assert rehearsal(512, CAPACITY, 2, 200, False) is None
+    assert rehearsal(16, CAPACITY, 3, 200, True) is None
