@@ -27,6 +27,7 @@ def new_run_folder() -> tempfile.TemporaryDirectory[str]:
 def write_config(folder: Path, config: Config) -> None:
     """The last file to be written: it tells the processes that the folder is complete."""
     new = folder / (CONFIG + ".new")
+    new.touch(mode=0o600)  # it may hold keys, and outlives a supervisor that is killed
     new.write_bytes(orjson.dumps(dataclasses.asdict(config)))
     new.rename(folder / CONFIG)
 
