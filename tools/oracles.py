@@ -1,7 +1,7 @@
 """Make the golden files of tests/goldens/models anew: what transformers computes for tiny Llamas and for SmolLM2.
 
     make oracles                                  # installs torch and transformers in an environment of their own
-    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2|gemma3-270m|FAMILY]
+    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2|gemma3-270m|FAMILY ...]
 
 This side, in zerokl's environment, writes checkpoints and questions; `oracle_torch.py` answers them with transformers.
 Checkpoints are written in float32 as plain safetensors, so that both sides hold the same numbers.
@@ -42,16 +42,19 @@ NEW_TOKENS = 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch and transformers")
-    parser.add_argument("--only", choices=["tiny", "smollm2", "gemma3-270m", *FAMILIES], help="make one of the files")
+    parser.add_argument(
+        "--only", choices=["tiny", "smollm2", "gemma3-270m", *FAMILIES], nargs="*", default=[], help="make these files"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        if arguments.only in (None, "tiny"):
+        wanted = set(arguments.only or ["tiny", "smollm2", *FAMILIES])
+        if "tiny" in wanted:
             write_golden("tiny", *tiny_answers(arguments.python, Path(temporary)))
-        if arguments.only in (None, "smollm2"):
+        if "smollm2" in wanted:
             write_golden("smollm2", *smollm2_answers(arguments.python, Path(temporary)))
-        if arguments.only == "gemma3-270m":
+        if "gemma3-270m" in wanted:
             write_golden("gemma3-270m", *gemma3_answers(arguments.python, Path(temporary)))
-        for family in FAMILIES if arguments.only is None else FAMILIES.keys() & {arguments.only}:
+        for family in [family for family in FAMILIES if family in wanted]:
             write_golden(f"families/{family}", *family_answers(arguments.python, Path(temporary), family))
 
 

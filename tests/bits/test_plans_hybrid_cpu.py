@@ -43,6 +43,8 @@ FAMILIES: dict[str, dict[str, int]] = {
 }
 
 
+OVERRIDES = dict(FAMILIES)
+"""Also of the families that `test_plans_dense_cpu.py` runs."""
 QUICK = ("gemma3", "inkling")
 SOME_SLOW = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
 GREEDY = SamplingParams(temperature=0.0)
@@ -50,7 +52,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @cache
 def model_of(family: str):
-    return family_model(family, **FAMILIES[family])
+    return family_model(family, **OVERRIDES[family])
 
 
 def crowd(family: str, world: World, num_tokens: int, enabled: bool = True, budget: int = 16) -> Crowd:
@@ -125,8 +127,9 @@ def test_second_turns_and_branches_hit_exactly_and_keep_their_bits(family):
     first = [Request(RequestId(id), [id, 1, 2, 3, 4], 15, GREEDY, logprobs=LogprobSpec()) for id in range(3)]
     answers = together.serve(*first)
     stories = [[*request.prompt, *answer.tokens] for request, answer in zip(first, answers, strict=True)]
+    new = min(set(range(100)).difference(*stories))
     again = [
-        Request(RequestId(100 * id + cut), [*tokens[:cut], 7, 8], 5, GREEDY, logprobs=LogprobSpec())
+        Request(RequestId(100 * id + cut), [*tokens[:cut], new, 8], 5, GREEDY, logprobs=LogprobSpec())
         for id, tokens in enumerate(stories, 1)
         for cut in range(6, 20)
     ]

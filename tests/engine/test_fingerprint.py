@@ -25,6 +25,7 @@ OTHER_EVIDENCE = {
     "device_family": "sm90",
     "known_answers": "j",
     "tokenizer": "s",
+    "rotations": "long",
     "grammars": "0",
     "default_seed": 1,
     "sampling_defaults": {"temperature": 0.5},

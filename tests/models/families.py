@@ -124,7 +124,77 @@ GRANITE = {
     "attention_multiplier": 0.15,
     "logits_scaling": 1.5,
 }
+GEMMA2 = GEMMA3 | {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2"}
+PHI3 = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": None}
+SPREAD_FACTORS = {
+    "short_factor": [1.0, 1.1, 1.25, 1.5, 1.5, 1.6],
+    "long_factor": [1.0, 1.3, 2.0, 4.5, 9.0, 17.0],
+}
+"""Of six pairs: three quarters of a head of 16 turn."""
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_head": 4,
+    "n_layer": 3,
+    "n_positions": 512,
+    "max_position_embeddings": 512,
+    "activation_function": "gelu_new",
+    "tie_word_embeddings": True,
+}
+STARCODER2 = {"architectures": ["Starcoder2ForCausalLM"], "model_type": "starcoder2", "norm_epsilon": 1e-4}
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
+    "llama-yarn": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "rope_scaling": YARN | {"beta_fast": 8.0},
+    },
+    "qwen2": QWEN2 | {"tie_word_embeddings": True},
+    "qwen2-window-yarn": QWEN2
+    | {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1, "rope_scaling": YARN},
+    "phi3": PHI3 | {"sliding_window": 70},
+    "phi3-short": PHI3
+    | {
+        "partial_rotary_factor": 0.75,
+        "max_position_embeddings": 256,
+        "original_max_position_embeddings": 256,
+        "rope_scaling": {"type": "longrope", "factor": 4.0} | SPREAD_FACTORS,
+    },
+    "phi3-long": PHI3
+    | {
+        "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 16,
+        "rope_scaling": {"type": "longrope"} | SPREAD_FACTORS,
+        "tie_word_embeddings": True,
+    },
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2"},
+    "olmo2-bias": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "attention_bias": True},
+    "granite": {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "tie_word_embeddings": True,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.15,
+        "logits_scaling": 1.5,
+    },
+    "granite-bias": {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "residual_multiplier": 0.8,
+        "attention_multiplier": 0.2,
+    },
+    "starcoder2": STARCODER2 | {"sliding_window": 70, "tie_word_embeddings": True},
+    "starcoder2-no-bias": STARCODER2 | {"use_bias": False, "sliding_window": None},
+    "gpt2": GPT2,
+    "gpt2-untied": GPT2 | {"tie_word_embeddings": False, "n_inner": 96, "layer_norm_epsilon": 0.01},
+    "gemma2": GEMMA2
+    | {"tie_word_embeddings": True, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0, "rope_theta": 1e4},
+    "gemma2-uncapped": GEMMA2 | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "rope_theta": 1e4},
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 70},
     "mistral-no-window": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
     "mixtral": {
@@ -219,6 +289,8 @@ GAINS = {
     "lm_head": 4.0,
     "gate.weight": 3.0,
     "router": 3.0,
+    "c_attn": 2.0,
+    "wte": 1.5,
 }
 """Of matrices, by a part of their name; others have 1. Times N(0, 1 / columns)."""
 
@@ -229,7 +301,7 @@ def values(row: W, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     if "global_scale" in name:
         return (1 + 0.2 * normal).astype(np.float32)
     if row.how in (vector, one_more, taps):
-        if "norm" in name:
+        if "norm" in name or ".ln_" in name:
             centre = 0.0 if row.how is one_more else 1.0
             return (centre + 0.3 * normal).astype(np.float32)
         return (0.4 * normal).astype(np.float32)

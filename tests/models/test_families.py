@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models import run
-from tests.models.families import FAMILIES, family_model, family_questions, make_family
+from tests.models.families import FAMILIES, YARN, family_model, family_questions, make_family
 from tests.models.test_goldens import BOUND, errors, golden
 from tests.models.variants import NEW_TOKENS
 from zerokl import checkpoints, models
@@ -77,6 +77,25 @@ def off(family: str, **defect) -> float:
         ("granite-hybrid", {"attention_multiplier": 0.1501}),
         ("granite-hybrid", {"position_embedding_type": "rope"}),
         ("granite-hybrid-dense", {"time_step_limit": [0.0, 2.0]}),
+        ("llama-yarn", {"rope_scaling": YARN | {"beta_fast": 2.0}}),
+        ("llama-yarn", {"rope_scaling": YARN | {"beta_fast": 8.0, "attention_factor": 1.1387}}),
+        ("qwen2", {"rms_norm_eps": 1.2e-5}),
+        ("qwen2-window-yarn", {"max_window_layers": 2}),
+        ("qwen2-window-yarn", {"sliding_window": 41}),
+        ("phi3", {"sliding_window": 71}),
+        ("phi3-short", {"original_max_position_embeddings": 255}),
+        ("phi3-short", {"partial_rotary_factor": 0.875, "rope_scaling": None}),
+        ("phi3-long", {"original_max_position_embeddings": 17}),
+        ("granite", {"embedding_multiplier": 3.001}),
+        ("granite", {"attention_multiplier": 0.1501}),
+        ("granite-bias", {"residual_multiplier": 0.8001}),
+        ("olmo2", {"rms_norm_eps": 1.2e-5}),
+        ("starcoder2", {"norm_epsilon": 1.1e-4}),
+        ("starcoder2", {"sliding_window": 71}),
+        ("gpt2", {"layer_norm_epsilon": 2e-5}),
+        ("gemma2", {"attn_logit_softcapping": 3.001}),
+        ("gemma2", {"final_logit_softcapping": 8.001}),
+        ("gemma2", {"sliding_window": 25}),
         ("mixtral", {"num_experts_per_tok": 3}),
         ("qwen3-moe", {"norm_topk_prob": False}),
         ("qwen3-moe-mixed", {"norm_topk_prob": True}),

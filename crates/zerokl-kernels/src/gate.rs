@@ -3,6 +3,7 @@
 //! ```text
 //! gated       y[t, i] = x[t, i] * f(g[t, i]),  f(g) = g, 1 / (1 + exp(-g)) or g / (1 + exp(-g))
 //! geglu       y[t, i] = gelu(x[t, i]) * x[t, F + i], gelu in its tanh form
+//! gelu        y[t, i] = gelu(x[t, i]), the same
 //! scale       y[t, i] = x[t, i] * factor[t] (+ residual[t, i])
 //! softcap     y[t, i] = tanh(x[t, i] / cap) * cap
 //! Rounding    each operation named in ops/gate.py once, in f32
@@ -86,15 +87,40 @@ impl Kernel for Geglu<'_> {
         for (x, out) in self.x.chunks_exact(2 * self.width).zip(self.out.chunks_exact_mut(self.width)) {
             let (gate, up) = x.split_at(self.width);
             for ((gate, up), out) in gate.chunks(LANES).zip(up.chunks(LANES)).zip(out.chunks_mut(LANES)) {
-                gelu(L::load_first(gate)).mul(L::load_first(up)).store_first(out);
+                curved(L::load_first(gate)).mul(L::load_first(up)).store_first(out);
             }
+        }
+    }
+}
+
+pub fn gelu(cpu: Cpu, x: &[f32], out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "an output per input");
+    let length = rows_per_task(1);
+    cpu.for_chunks(out, length, |index, out| {
+        let x = &x[index * length..][..out.len()];
+        cpu.run(Gelu { x, out });
+    });
+}
+
+struct Gelu<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Gelu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (x, out) in self.x.chunks(LANES).zip(self.out.chunks_mut(LANES)) {
+            curved(L::load_first(x)).store_first(out);
         }
     }
 }
 
 /// (g / 2) * (1 + tanh(fma(g * g * g, f32(0.044715 c), c * g))), c = f32(sqrt(2 / pi)).
 #[inline(always)]
-fn gelu<L: Lanes>(gate: L) -> L {
+fn curved<L: Lanes>(gate: L) -> L {
     let cube = gate.mul(gate).mul(gate);
     let inside = cube.fma(L::splat(0.035_677_408), gate.mul(L::splat(0.797_884_6)));
     gate.mul(L::splat(0.5)).mul(L::splat(1.0).add(tanh(inside)))

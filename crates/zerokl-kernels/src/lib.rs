@@ -11,6 +11,7 @@ pub mod experts;
 pub mod formats;
 pub mod gate;
 pub mod heads;
+pub mod layer_norm;
 pub mod linear;
 pub mod math;
 pub mod matrix;

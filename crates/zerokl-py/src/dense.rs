@@ -8,7 +8,8 @@ use zerokl_kernels::formats::Format;
 use zerokl_kernels::linear::Epilogue;
 use zerokl_kernels::matrix::{self, Source};
 use zerokl_kernels::rope::Layout;
-use zerokl_kernels::{embedding as embeddings, linear as linears, rms_norm as norms, rope as ropes, swiglu as swiglus};
+use zerokl_kernels::{embedding as embeddings, layer_norm as layer_norms, linear as linears};
+use zerokl_kernels::{rms_norm as norms, rope as ropes, swiglu as swiglus};
 
 use crate::cpu;
 
@@ -137,6 +138,20 @@ fn rms_norm(
 }
 
 #[pyfunction]
+fn layer_norm(
+    py: Python<'_>,
+    x: PyReadonlyArray2<'_, f32>,
+    weight: PyReadonlyArray1<'_, f32>,
+    bias: PyReadonlyArray1<'_, f32>,
+    eps: f32,
+    mut out: PyReadwriteArray2<'_, f32>,
+) -> PyResult<()> {
+    let (x, weight, bias, out) = (x.as_slice()?, weight.as_slice()?, bias.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| layer_norms::layer_norm(cpu, x, weight, bias, eps, out));
+    Ok(())
+}
+
+#[pyfunction]
 fn rope_table(
     py: Python<'_>,
     positions: PyReadonlyArray1<'_, i32>,
@@ -181,6 +196,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(linear, module)?)?;
     module.add_function(wrap_pyfunction!(gated_linear, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(layer_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rope_table, module)?)?;
     module.add_function(wrap_pyfunction!(rope, module)?)?;
     module.add_function(wrap_pyfunction!(swiglu, module)?)

@@ -45,6 +45,13 @@ fn geglu(py: Python<'_>, gate_up: PyReadonlyArray2<'_, f32>, mut out: PyReadwrit
 }
 
 #[pyfunction]
+fn gelu(py: Python<'_>, x: PyReadonlyArray2<'_, f32>, mut out: PyReadwriteArray2<'_, f32>) -> PyResult<()> {
+    let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
+    cpu::run(py, |cpu| gate::gelu(cpu, x, out));
+    Ok(())
+}
+
+#[pyfunction]
 #[pyo3(signature = (x, factors, residual, out))]
 fn scale(
     py: Python<'_>,
@@ -151,6 +158,7 @@ fn short_conv(
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gated, module)?)?;
     module.add_function(wrap_pyfunction!(geglu, module)?)?;
+    module.add_function(wrap_pyfunction!(gelu, module)?)?;
     module.add_function(wrap_pyfunction!(scale, module)?)?;
     module.add_function(wrap_pyfunction!(softcap, module)?)?;
     module.add_function(wrap_pyfunction!(route, module)?)?;

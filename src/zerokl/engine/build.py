@@ -130,6 +130,7 @@ def hello_of(
         weight_dtypes=dtypes,
         **dataclasses.asdict(started.numerics),
         tokenizer=tokenizer.digest,
+        rotations=model.rotations,
         default_seed=served.default_seed,
         sampling_defaults=defaults,
     )

@@ -44,6 +44,8 @@ class Evidence:
     """Digest of tokenizer, special ids and chat template."""
     grammars: str = dataclasses.field(default_factory=lambda: importlib.metadata.version("llguidance"))
     """Version of the library that says what a grammar allows next."""
+    rotations: str = ""
+    """Which set of rotary frequencies, where the context length chooses one (LongRoPE)."""
     default_seed: int = 0
     sampling_defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 

@@ -14,6 +14,7 @@ from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
 from zerokl.models import weights
 from zerokl.models.model import Architecture, Model
 from zerokl.models.registry import ARCHITECTURES, architecture_of
+from zerokl.models.rope import SERVED
 
 __all__ = ["ARCHITECTURES", "Model", "load", "weight_tables"]
 
@@ -28,7 +29,8 @@ def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
     if quantization:
         method = quantization.get("quant_method", "unknown")
         raise UnsupportedModel(f"weights quantised by {method!r} aren't supported in safetensors; GGUF files are")
-    model_config = module.Config.from_checkpoint(checkpoint.config)
+    served = {SERVED: config.context_length} if config.context_length else {}
+    model_config = module.Config.from_checkpoint({**checkpoint.config, **served})
     num_layers, num_tensors = model_config.num_layers, len(checkpoint.tensors)
     if num_layers > num_tensors:
         raise CheckpointError(f"the config has {num_layers} layers, but the checkpoint only {num_tensors} tensors")

@@ -40,6 +40,8 @@ class Config:
     is_local: tuple[bool, ...]
     """Per layer."""
     score_scale: float
+    score_cap: float | None
+    """Gemma 2's only."""
     logit_cap: float | None
     untied: bool
     whole_norms: bool
@@ -77,6 +79,7 @@ class Config:
             window=fields.count("sliding_window", 4096),
             is_local=tuple(kind == LOCAL for kind in kinds),
             score_scale=inverse_root(fields.positive("query_pre_attn_scalar", 256)),
+            score_cap=None,
             logit_cap=fields.maybe("final_logit_softcapping"),
             untied=not fields.flag("tie_word_embeddings", True),
             whole_norms=fields.flag("norms_are_whole"),
@@ -164,7 +167,7 @@ def forward(
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; keys and values of all T tokens are stored in `layers`."""
     x = ops.scale(ops.embedding(weights.embed, tokens), root(config.hidden_size))
-    turns = [ops.rope_table(ragged.positions, rope.inv_freq) for rope in config.ropes]
+    turns = [rope.turns(ragged.positions) for rope in config.ropes]
     for layer, cache, local in zip(weights.layers, layers, config.is_local, strict=True):
         window = config.window if local else None
         seen = attention(norm(x, layer.input_norm, config), layer, turns[local], keys_of(cache), window, config)
@@ -191,9 +194,9 @@ def attention(
     config: Config,
 ) -> np.ndarray:
     """What the heads see [T, H·D], x [T, E]."""
-    norms = {"q_norm": layer.q_norm, "k_norm": layer.k_norm, "norm_eps": config.norm_eps}
-    q = ops.rotate_and_store(ops.linear(x, layer.qkv), kv, turns, config.num_heads, **norms)
-    return ops.attention(q, kv, config.score_scale, window=window)
+    norms = {name: getattr(layer, name, None) for name in ("q_norm", "k_norm")}
+    q = ops.rotate_and_store(ops.linear(x, layer.qkv), kv, turns, config.num_heads, **norms, norm_eps=config.norm_eps)
+    return ops.attention(q, kv, config.score_scale, window=window, softcap=config.score_cap)
 
 
 def logits(weights: Parameters, config: Config, hidden_rows: np.ndarray) -> np.ndarray:

@@ -10,11 +10,13 @@ from zerokl import ops
 from zerokl.errors import EngineError
 from zerokl.ops import split_heads
 
-__all__ = ["conv_state", "gated_mlp", "keys_of", "recurrent_state", "sparse_mlp", "split_heads"]
+__all__ = ["conv_state", "gated_mlp", "keys_of", "recurrent_state", "sparse_mlp", "split_heads", "ungated_mlp"]
 
 
-def keys_of(cache: ops.LayerCache) -> ops.LayerKV:
-    """The keys of a layer that declares some."""
+def keys_of(cache: ops.LayerCache | ops.LayerKV) -> ops.LayerKV:
+    """The keys of a layer that declares some, or declares nothing."""
+    if isinstance(cache, ops.LayerKV):
+        return cache
     if cache.keys is None:
         raise EngineError("a layer that declares no keys attends")
     return cache.keys
@@ -40,6 +42,12 @@ def gated_mlp(x: np.ndarray, layer: Any, residual: np.ndarray) -> np.ndarray:
     """residual + down(silu(gate(x)) * up(x)), gate and up being one matrix."""
     hidden = ops.gated_linear(x, layer.gate_up, bias=getattr(layer, "gate_up_bias", None))
     return ops.linear(hidden, layer.down, bias=getattr(layer, "down_bias", None), residual=residual)
+
+
+def ungated_mlp(x: np.ndarray, layer: Any, residual: np.ndarray) -> np.ndarray:
+    """residual + down(gelu(up(x)))."""
+    hidden = ops.gelu(ops.linear(x, layer.up, bias=layer.up_bias))
+    return ops.linear(hidden, layer.down, bias=layer.down_bias, residual=residual)
 
 
 def sparse_mlp(

@@ -123,7 +123,7 @@ def forward(
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; `layers` get keys and values, or the convolutions' inputs."""
     x = ops.embedding(weights.embed, tokens)
-    turns = ops.rope_table(ragged.positions, config.rope.inv_freq)
+    turns = config.rope.turns(ragged.positions)
     for layer, cache, conv in zip(weights.layers, layers, config.is_conv, strict=True):
         normed = ops.rms_norm(x, layer.input_norm, config.norm_eps)
         x = mixed(normed, layer, cache, x) if conv else attention(normed, layer, turns, cache, config, x)

@@ -15,7 +15,7 @@ import numpy as np
 from zerokl import ops
 from zerokl.models.fields import Fields
 from zerokl.models.layers import gated_mlp
-from zerokl.models.rope import Rope, rope_from
+from zerokl.models.rope import Rope, context_length, rope_from
 from zerokl.models.weights import Parameters, W, vector
 
 
@@ -54,13 +54,17 @@ class Config:
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_size=head_size,
-            context_length=fields.count("max_position_embeddings", 2048),
+            context_length=context_length(config, 2048),
             norm_eps=fields.positive("rms_norm_eps", 1e-6),
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
             untied=not fields.flag("tie_word_embeddings"),
             rope=rope_from(config, head_size),
         )
+
+    @property
+    def out_bias(self) -> bool:
+        return self.attention_bias
 
     @property
     def axes(self) -> dict[str, int]:
@@ -74,7 +78,8 @@ class Config:
         }
 
 
-biased, mlp_biased, untied = attrgetter("attention_bias"), attrgetter("mlp_bias"), attrgetter("untied")
+biased, out_biased = attrgetter("attention_bias"), attrgetter("out_bias")
+mlp_biased, untied = attrgetter("mlp_bias"), attrgetter("untied")
 
 # fmt: off
 WEIGHTS: tuple[W, ...] = (
@@ -84,7 +89,7 @@ WEIGHTS: tuple[W, ...] = (
     W("model.layers.{i}.self_attn.{q,k,v}_proj.weight",   "layers.{i}.qkv",          "{H,K,K}·D E"),
     W("model.layers.{i}.self_attn.{q,k,v}_proj.bias",     "layers.{i}.qkv_bias",     "{H,K,K}·D",   vector, biased),
     W("model.layers.{i}.self_attn.o_proj.weight",         "layers.{i}.out",          "E H·D"),
-    W("model.layers.{i}.self_attn.o_proj.bias",           "layers.{i}.out_bias",     "E",           vector, biased),
+    W("model.layers.{i}.self_attn.o_proj.bias",           "layers.{i}.out_bias",     "E",           vector, out_biased),
     W("model.layers.{i}.post_attention_layernorm.weight", "layers.{i}.mlp_norm",     "E",           vector),
     W("model.layers.{i}.mlp.{gate,up}_proj.weight",       "layers.{i}.gate_up",      "F E"),
     W("model.layers.{i}.mlp.{gate,up}_proj.bias",         "layers.{i}.gate_up_bias", "F",           vector, mlp_biased),
@@ -106,7 +111,7 @@ def forward(
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; keys and values of all T tokens are stored in `kv_layers`."""
     x = ops.embedding(weights.embed, tokens)
-    turns = ops.rope_table(ragged.positions, config.rope.inv_freq)
+    turns = config.rope.turns(ragged.positions)
     for layer, kv in zip(weights.layers, kv_layers, strict=True):
         x = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, turns, kv, config, residual=x)
         x = gated_mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, residual=x)

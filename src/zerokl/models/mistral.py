@@ -21,19 +21,21 @@ __all__ = ["DROPPED", "WEIGHTS", "Config", "forward", "logits"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Config(llama.Config):
-    window: int | None
-    """How many tokens a token sees, itself among them; None: all."""
+    windows: tuple[int | None, ...]
+    """Per layer: how many tokens a token sees, itself among them; None: all."""
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any]) -> Config:
         """From a config in Hugging Face's keys. Raises CheckpointError, UnsupportedModel."""
-        fields = Fields(config)
-        window = None if config.get("sliding_window") is None else fields.count("sliding_window")
-        return cls(**values_of(llama.Config.from_checkpoint(config)), window=window)
+        plain = llama.Config.from_checkpoint(config)
+        window = None if config.get("sliding_window") is None else Fields(config).count("sliding_window")
+        return cls(**values_of(plain), windows=(window,) * plain.num_layers)
 
     @property
-    def memory(self) -> tuple[LayerMemory, ...]:
-        return (LayerMemory(Keys(self.num_kv_heads, self.head_size, self.window)),) * self.num_layers
+    def memory(self) -> tuple[LayerMemory, ...] | None:
+        if not any(self.windows):
+            return None
+        return tuple(LayerMemory(Keys(self.num_kv_heads, self.head_size, window)) for window in self.windows)
 
 
 def forward(
@@ -41,9 +43,10 @@ def forward(
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; keys and values of all T tokens are stored in `layers`."""
     x = ops.embedding(weights.embed, tokens)
-    turns = ops.rope_table(ragged.positions, config.rope.inv_freq)
-    for layer, cache in zip(weights.layers, layers, strict=True):
-        x = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, turns, cache, config, residual=x)
+    turns = config.rope.turns(ragged.positions)
+    for layer, cache, window in zip(weights.layers, layers, config.windows, strict=True):
+        normed = ops.rms_norm(x, layer.input_norm, config.norm_eps)
+        x = attention(normed, layer, turns, cache, window, config, residual=x)
         x = gated_mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, residual=x)
     return ops.rms_norm(x, weights.norm, config.norm_eps)
 
@@ -53,11 +56,12 @@ def attention(
     layer: Any,
     turns: tuple[np.ndarray, np.ndarray],
     cache: ops.LayerCache,
+    window: int | None,
     config: Config,
     residual: np.ndarray,
 ) -> np.ndarray:
     """residual + out(attention(x)), x [T, E]."""
     keys = keys_of(cache)
     q = ops.rotate_and_store(ops.linear(x, layer.qkv, bias=layer.qkv_bias), keys, turns, config.num_heads)
-    seen = ops.attention(q, keys, config.head_size**-0.5, window=config.window)
+    seen = ops.attention(q, keys, config.head_size**-0.5, window=window)
     return ops.linear(seen, layer.out, bias=layer.out_bias, residual=residual)

@@ -60,8 +60,9 @@ def forward(
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; keys and values of all T tokens are stored in `layers`."""
     x = ops.embedding(weights.embed, tokens)
-    turns = ops.rope_table(ragged.positions, config.rope.inv_freq)
-    for layer, cache in zip(weights.layers, layers, strict=True):
-        x = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, turns, cache, config, residual=x)
+    turns = config.rope.turns(ragged.positions)
+    for layer, cache, window in zip(weights.layers, layers, config.windows, strict=True):
+        normed = ops.rms_norm(x, layer.input_norm, config.norm_eps)
+        x = attention(normed, layer, turns, cache, window, config, residual=x)
         x = sparse_mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, config.experts_per_token, residual=x)
     return ops.rms_norm(x, weights.norm, config.norm_eps)

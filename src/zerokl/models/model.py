@@ -77,7 +77,12 @@ class Model:
     @property
     def declares_memory(self) -> bool:
         """Whether `forward` takes `LayerCache`s; a plain model takes `LayerKV`s."""
-        return hasattr(self.config, "memory")
+        return getattr(self.config, "memory", None) is not None
+
+    @property
+    def rotations(self) -> str:
+        """Which set of rotary frequencies was chosen, where there are several (LongRoPE): "short", "long" or ""."""
+        return str(getattr(getattr(self.config, "rope", None), "name", ""))
 
     @property
     def weight_bytes(self) -> int:

@@ -77,7 +77,7 @@ def forward(
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; keys and values of all T tokens are stored in `kv_layers`."""
     x = ops.embedding(weights.embed, tokens)
-    turns = ops.rope_table(ragged.positions, config.rope.inv_freq)
+    turns = config.rope.turns(ragged.positions)
     for layer, kv in zip(weights.layers, kv_layers, strict=True):
         x = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, turns, kv, config, residual=x)
         x = mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, config, residual=x)

@@ -145,7 +145,7 @@ def forward(
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; `layers` get what the tokens leave behind."""
     x = ops.embedding(weights.embed, tokens)
-    turns = ops.rope_table(ragged.positions, config.rope.inv_freq)
+    turns = config.rope.turns(ragged.positions)
     for layer, cache, is_recurrent in zip(weights.layers, layers, config.is_recurrent, strict=True):
         normed = ops.rms_norm(x, layer.input_norm, config.norm_eps)
         x = (

@@ -7,11 +7,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokl.errors import CheckpointError, UnsupportedModel
-from zerokl.models import gemma3, granite_hybrid, inkling, lfm2, llama, mistral, mixtral, qwen3, qwen3_moe, qwen3_next
+from zerokl.models import (
+    gemma2,
+    gemma3,
+    gpt2,
+    granite,
+    granite_hybrid,
+    inkling,
+    lfm2,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    qwen3_next,
+    starcoder2,
+)
 from zerokl.models.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "GPT2LMHeadModel": gpt2,
+    "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3,
+    "GraniteForCausalLM": granite,
     "GraniteMoeHybridForCausalLM": granite_hybrid,
     "InklingForCausalLM": inkling,
     "InklingForConditionalGeneration": inkling,
@@ -19,9 +40,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "MixtralForCausalLM": mixtral,
+    "Olmo2ForCausalLM": olmo2,
+    "Phi3ForCausalLM": phi3,
+    "Qwen2ForCausalLM": qwen2,
     "Qwen3ForCausalLM": qwen3,
     "Qwen3MoeForCausalLM": qwen3_moe,
     "Qwen3NextForCausalLM": qwen3_next,
+    "Starcoder2ForCausalLM": starcoder2,
 }
 
 

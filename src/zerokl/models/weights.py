@@ -84,6 +84,11 @@ def matrix(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
     return ops.pack(parts[0] if len(parts) == 1 else np.concatenate(parts), place.dtype, place.device)
 
 
+def transposed(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
+    """A matrix that is stored [inputs, outputs]."""
+    return matrix([np.ascontiguousarray(part.T) for part in parts], place)
+
+
 def vector(parts: Sequence[np.ndarray], place: Place) -> Any:
     """The parts one after the other in float32, exactly as stored: --dtype is for matrices, where the bytes are."""
     whole = np.ascontiguousarray(np.concatenate([exact_float32(part) for part in parts]))

@@ -7,9 +7,10 @@ the same promises.
 
 from zerokl.ops.attention import attention
 from zerokl.ops.embedding import embedding
-from zerokl.ops.gate import gated, geglu, scale, softcap
+from zerokl.ops.gate import gated, geglu, gelu, scale, softcap
 from zerokl.ops.heads import rotate_and_store, split_heads
 from zerokl.ops.kv import LayerKV, Ragged, store_kv
+from zerokl.ops.layer_norm import layer_norm
 from zerokl.ops.linear import gated_linear, linear
 from zerokl.ops.matrix import AnyMatrix, DeviceMatrix, Matrix, pack, upload
 from zerokl.ops.moe import experts, route
@@ -55,6 +56,8 @@ __all__ = [
     "gated_delta",
     "gated_linear",
     "geglu",
+    "gelu",
+    "layer_norm",
     "linear",
     "pack",
     "process",

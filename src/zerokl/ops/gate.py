@@ -8,6 +8,7 @@ import numpy as np
 
 from zerokl import _native
 from zerokl.errors import ShapeError
+from zerokl.ops.device import only_on_cpu
 from zerokl.ops.kv import F32, check_array
 
 Activation = Literal["identity", "sigmoid", "silu"]
@@ -24,6 +25,7 @@ def gated(x: F32, gate: F32, activation: Activation = "identity") -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: gated
     """
+    only_on_cpu(x, "gated")
     check_rows("x", x)
     check_array("gate", gate, np.float32, x.shape)
     out = np.empty(x.shape, np.float32)
@@ -43,11 +45,29 @@ def geglu(gate_up: F32) -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: geglu
     """
+    only_on_cpu(gate_up, "geglu")
     check_rows("gate_up", gate_up)
     if gate_up.shape[1] % 2:
         raise ShapeError(f"gate and up must be [T, 2F], not {list(gate_up.shape)}")
     out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
     _native.geglu(gate_up, out)
+    return out
+
+
+def gelu(x: F32) -> F32:
+    """gelu in its tanh form, element by element: `geglu` without the second half.
+
+    Maths       y = gelu(x)
+    Shapes      x [T, N] -> y [T, N], all f32
+    Rounding    that of `geglu`: (x * 0.5) * (1 + tanh(u))
+    Same bits   for every T, row position, thread count and instruction set
+    Raises      ShapeError, UnsupportedDtype, UnsupportedModel (GPU)
+    Oracle      ops/reference_hybrid.py: gelu
+    """
+    only_on_cpu(x, "gelu")
+    check_rows("x", x)
+    out = np.empty(x.shape, np.float32)
+    _native.gelu(x, out)
     return out
 
 
@@ -61,6 +81,7 @@ def scale(x: F32, factor: float | F32, *, residual: F32 | None = None) -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: scale
     """
+    only_on_cpu(x, "scale")
     check_rows("x", x)
     factors = np.full(len(x), factor, np.float32) if isinstance(factor, float | int) else factor
     check_array("factor", factors, np.float32, (len(x),))
@@ -81,6 +102,7 @@ def softcap(x: F32, cap: float) -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: softcap
     """
+    only_on_cpu(x, "softcap")
     check_rows("x", x)
     out = np.empty(x.shape, np.float32)
     _native.softcap(x, cap, out)

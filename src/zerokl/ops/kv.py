@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from zerokl import _native
 from zerokl.errors import ShapeError, UnsupportedDtype
+from zerokl.ops.device import only_on_cpu
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -61,6 +62,7 @@ def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
     Raises      ShapeError, UnsupportedDtype; EngineError for a slot outside the pool
     Oracle      ops/reference.py: store_kv
     """
+    only_on_cpu(k, "store_kv by itself")
     check_kv(kv)
     heads, size = kv.k.shape[1], kv.k.shape[2]
     rows = kv.ragged.slots.shape[0]

@@ -57,6 +57,16 @@ def rms_norm(x: F32, weight: F32, eps: float) -> Any:
     return x * factor[..., None] * weight
 
 
+@np.errstate(all="ignore")
+def layer_norm(x: F32, weight: F32, bias: F32, eps: float) -> Any:
+    centred = x - (lane_sum(x) / f32(x.shape[-1]))[..., None]
+    lanes = np.zeros((*x.shape[:-1], 16), np.float32)
+    for i in range(x.shape[-1]):
+        lanes[..., i % 16] = fma(centred[..., i], centred[..., i], lanes[..., i % 16])
+    factor = f32(1) / np.sqrt(fold(lanes) / f32(x.shape[-1]) + f32(eps))
+    return fma(centred * factor[..., None], weight, bias)
+
+
 def rope_table(positions: I32, inv_freq: F64, scale: float = 1.0) -> tuple[F32, F32]:
     sin, cos = sin_cos(positions[:, None] * inv_freq)
     return (cos * scale).astype(np.float32), (sin * scale).astype(np.float32)

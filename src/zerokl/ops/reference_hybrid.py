@@ -30,8 +30,13 @@ def activated(gate: F32, activation: str) -> Any:
 @np.errstate(all="ignore")
 def geglu(gate_up: F32) -> Any:
     g, up = np.split(gate_up, 2, axis=-1)
+    return gelu(g) * up
+
+
+@np.errstate(all="ignore")
+def gelu(g: F32) -> Any:
     inside = fma(g * g * g, f32(0.044715 * np.sqrt(2 / np.pi)), g * f32(np.sqrt(2 / np.pi)))
-    return g * f32(0.5) * (f32(1) + tanh(inside)) * up
+    return g * f32(0.5) * (f32(1) + tanh(inside))
 
 
 @np.errstate(all="ignore")

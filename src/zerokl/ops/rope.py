@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from zerokl.errors import ShapeError
 from zerokl.ops import cpu
-from zerokl.ops.device import gpu, on_gpu
+from zerokl.ops.device import gpu, on_gpu, only_on_cpu
 from zerokl.ops.kv import F32, I32, check_array
 
 
@@ -40,6 +40,7 @@ def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False) -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: rope
     """
+    only_on_cpu(x, "rope by itself")
     if x.ndim != 3:
         raise ShapeError(f"x must be [T, H, D], not {list(x.shape)}")
     check_array("x", x, np.float32, x.shape)

@@ -68,6 +68,7 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
         yield "linear", ops.linear(x, weight, bias=numbers(3, HEADS * HEAD_SIZE)).tobytes()
         yield "embedding", ops.embedding(weight, np.array([0, 17, 95], np.int32)).tobytes()
     yield "rms_norm", ops.rms_norm(x, numbers(4, EMBEDDING), 1e-5).tobytes()
+    yield "layer_norm", ops.layer_norm(x, numbers(4, EMBEDDING), numbers(39, EMBEDDING), 1e-5).tobytes()
     yield "swiglu", ops.swiglu(numbers(5, ROWS, EMBEDDING) * np.float32(16)).tobytes()
     positions = np.array([0, 1, 600, 601, 70000], np.int32)
     cos, sin = ops.rope_table(positions, np.array([1.0, 0.1, 1e-4, 2.0**-20]))
@@ -93,6 +94,7 @@ def hybrid_answers(x: np.ndarray) -> Iterator[tuple[str, bytes]]:
     for activation in ("identity", "sigmoid", "silu"):
         yield "gated", ops.gated(x, gate, activation).tobytes()
     yield "geglu", ops.geglu(gate).tobytes()
+    yield "gelu", ops.gelu(gate).tobytes()
     yield "scale", ops.scale(x, numbers(21, ROWS)).tobytes()
     yield "softcap", ops.softcap(gate, 5.0).tobytes()
     logits, bias = numbers(22, ROWS, 20) * np.float32(8), numbers(23, 18)
