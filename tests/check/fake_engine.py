@@ -15,6 +15,9 @@ import numpy as np
 VOCAB = 128
 IDS = np.arange(VOCAB, dtype=np.uint64)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+WINDOW, TAPS = 40, 4
+"""What the server says that its layers see; only the defects know of it."""
+SMALL_POOLS = {"resumed": 500, "resumed_late": 700, "evicted_hit": 500, "host_copy": 500}
 
 DEFECTS = {
     # name: (what is wrong, the case that must see it)
@@ -39,6 +42,12 @@ DEFECTS = {
     "echo_rounds": ("/v1/completions sends half-precision logprobs", "echo"),
     "stream_drops": ("a stream leaves out its third token", "streams"),
     "every_fifth": ("every fifth request is a little off", "repeats"),
+    "late_window": ("decode reads a page too few once its window has passed the prompt", "window-turns"),
+    "stale_taps": ("the first rows after a cached prefix see another request's last inputs", "edges"),
+    "sibling": ("a branch takes over the state of another one that is decoded beside it", "conversations"),
+    "resumed_late": ("a preempted request that is past its window goes on with other numbers", "storm"),
+    "evicted_hit": ("a prefix whose pages were given away is still found", "evictions"),
+    "host_copy": ("what comes back from the second tier isn't what was stored", "second-tier"),
     "cached_count": ("cached_tokens says a page too many", "warm-prefix"),
 }
 
@@ -103,10 +112,13 @@ class FakeEngine:
         strength: int = 1,
         slots: int = 64,
         pool: int | None = None,
+        two_tiers: bool = False,
     ) -> None:
         self.defect, self.page, self.chunk, self.strength, self.slots = defect, page, chunk, strength, slots
-        self.pool = pool or (500 if defect == "resumed" else 100_000)
-        """Tokens that running requests may hold; the youngest gives way."""
+        self.pool = pool or SMALL_POOLS.get(defect, 100_000)
+        """Tokens that running requests may hold, where the youngest gives way; and tokens of prefixes that are kept."""
+        self.second_tier: dict[tuple[object, ...], int] | None = {} if two_tiers or defect == "host_copy" else None
+        """As `tree`, but the last page's hash; None: the server has one tier."""
         self.memory: dict[int, int] = {}
         """Page id -> hash of what was written into it so far."""
         self.tree: dict[tuple[object, ...], int] = {}
@@ -114,7 +126,7 @@ class FakeEngine:
         self.free: list[int] = []
         self.next_page = 0
         self.waiting: list[FakeRequest] = []
-        names = "steps chunked_prefills mixed_steps preemptions submitted finished aborted"
+        names = "steps chunked_prefills mixed_steps preemptions submitted finished aborted evicted loaded"
         self.counters = dict.fromkeys(names.split(), 0)
         self.widths: dict[int, int] = {}
         self.tokens = {"prefill": 0, "decode": 0}
@@ -155,7 +167,12 @@ class FakeEngine:
         self.tree.clear()
         self.free.clear()
         self.memory.clear()
+        if self.second_tier:
+            self.second_tier.clear()
         return True
+
+    def flush_first_tier(self) -> None:
+        self._evict(0)
 
     # Steps
 
@@ -218,7 +235,7 @@ class FakeEngine:
         matched: list[int] = []
         while request.use_cache and (len(matched) + 1) * self.page <= limit:
             key = (request.salt, *request.prompt[: (len(matched) + 1) * self.page])
-            if key not in self.tree:
+            if key not in self.tree and not self._load(key):
                 break
             matched.append(self.tree[key])
         if self.defect == "match_one_more" and matched and (len(matched) + 1) * self.page <= limit:
@@ -235,6 +252,26 @@ class FakeEngine:
             request.cached = 0  # what an answer reports is the first admission's; here always none
         if self.defect == "cached_count" and matched:
             request.cached += self.page
+
+    def _load(self, key: tuple[object, ...]) -> bool:
+        if not self.second_tier or key not in self.second_tier:
+            return False
+        page = self.tree[key] = self._allocate()
+        self.memory[page] = self.second_tier[key] ^ (self.defect == "host_copy")
+        self.counters["loaded"] += 1
+        return True
+
+    def _evict(self, kept_pages: int) -> None:
+        """The oldest prefixes go, but for those that a request reads."""
+        read = {page for request in self.waiting for page in request.pages}
+        for key in [key for key, page in self.tree.items() if page not in read]:
+            if len(self.tree) <= kept_pages:
+                break
+            page = self.tree[key] if self.defect == "evicted_hit" else self.tree.pop(key)
+            if self.second_tier is not None:
+                self.second_tier[key] = self.memory[page]
+            self.free.append(page)
+            self.counters["evicted"] += 1
 
     def _allocate(self) -> int:
         if self.free:
@@ -277,7 +314,9 @@ class FakeEngine:
 
     def _keep(self, request: FakeRequest) -> None:
         for pages in range(request.cached // self.page, request.computed // self.page):
-            self.tree.setdefault((request.salt, *request.known[: (pages + 1) * self.page]), request.pages[pages])
+            key = (request.salt, *request.known[: (pages + 1) * self.page])
+            self.tree.setdefault(key, request.pages[pages])
+        self._evict(self.pool // self.page)
 
     # Numbers
 
@@ -317,8 +356,15 @@ class FakeEngine:
             "page_edge": not decoding and position == len(request.prompt) - 1 and (position + 1) % self.page == 0,
             "prefill_sum": not decoding and position == len(request.prompt) - 1,
             "every_fifth": request.number % 5 == 0,
+            "late_window": decoding and position - len(request.prompt) >= WINDOW,
+            "stale_taps": not decoding and 0 < request.cached <= position < request.cached + TAPS - 1,
+            "resumed_late": request.preempted and position - len(request.prompt) >= WINDOW,
+            "sibling": decoding and any(self._is_elder_branch(request, other) for other in self.waiting),
         }.get(self.defect, False)
         return wrong and self._strikes(request, position)
+
+    def _is_elder_branch(self, request: FakeRequest, other: FakeRequest) -> bool:
+        return other.decoding and other.number < request.number and other.pages[:1] == request.pages[:1]
 
     def _strikes(self, request: FakeRequest, position: int) -> bool:
         """A defect of strength n shows in one of n rows that have its cause: which ones depends on their content, as

@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import orjson
 
-from tests.check.fake_engine import VOCAB, FakeEngine, FakeRequest, mix
+from tests.check.fake_engine import TAPS, VOCAB, WINDOW, FakeEngine, FakeRequest, mix
 
 
 class FakeServer:
@@ -42,6 +42,9 @@ class FakeServer:
             await self._generate(orjson.loads(body), send, trouble)
         elif path == "/v1/completions":
             await reply(send, await self._completions(orjson.loads(body)))
+        elif path == "/flush_cache" and b"tier=device" in scope.get("query_string", b""):
+            self.engine.flush_first_tier()
+            await reply_bytes(send, b"Cache flushed.\n")
         elif path == "/flush_cache":
             done = self.engine.flush()
             await reply_bytes(send, b"Cache flushed.\n", 200 if done else 400)
@@ -61,9 +64,10 @@ class FakeServer:
                 "vocab_size": VOCAB,
                 "max_total_num_tokens": engine.pool,
                 "max_running_requests": 64,
-                "internal_states": [
-                    {**engine.counters, "decode_widths": {str(width): steps for width, steps in engine.widths.items()}}
-                ],
+                "bytes_per_sliding_token": {str(WINDOW): 1},
+                "convolution_width": TAPS,
+                "enable_hierarchical_cache": engine.second_tier is not None,
+                "internal_states": [self._counts()],
             }
         if path == "/model_info":
             return {"model_path": "hash"}
@@ -72,6 +76,12 @@ class FakeServer:
         if path == "/tokenize":
             return {"tokens": [ord(letter) % 128 for letter in orjson.loads(body)["prompt"]]}
         return {}
+
+    def _counts(self) -> dict[str, Any]:
+        counters = self.engine.counters
+        widths = {str(width): steps for width, steps in self.engine.widths.items()}
+        cache = {"evicted": counters["evicted"], "host": [{"loaded": counters["loaded"]}]}
+        return {**counters, "decode_widths": widths, "cache": cache}
 
     # /generate
 
@@ -248,7 +258,8 @@ class InProcess(httpx.AsyncBaseTransport):
         async def receive() -> Any:
             return {"type": "http.request", "body": content, "more_body": False}
 
-        scope = {"type": "http", "path": request.url.path, "method": request.method}
+        url = request.url
+        scope = {"type": "http", "path": url.path, "query_string": url.query, "method": request.method}
 
         async def run() -> None:
             try:

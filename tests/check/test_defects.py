@@ -22,7 +22,9 @@ def result_of(report: Report, name: str) -> CaseResult:
 def test_clean_server_has_no_differing_value_and_exits_0(run_fake: RunCheck) -> None:
     report = run_fake()
     reasons = {result.case.name: result.reason for result in report.results}
-    assert reasons.pop("pressure").startswith("needs a server with a cache of at most 8192 tokens")
+    for name in ("pressure", "storm", "evictions"):
+        assert reasons.pop(name).startswith("needs a server with a cache of at most 8192 tokens")
+    assert reasons.pop("second-tier").startswith("needs a server that keeps what its cache evicts in a second tier")
     assert set(reasons.values()) == {""}
     assert report.differing == 0
     assert report.exit_code == 0
@@ -43,10 +45,27 @@ def test_each_defect_is_seen_by_its_case(run_fake: RunCheck, defect: str, case: 
     assert report.exit_code == (2 if defect in COUNTS_ONLY else 1)
 
 
-def test_clean_server_with_a_small_cache_preempts_and_stays_equal(run_fake: RunCheck) -> None:
-    result = result_of(run_fake("", "pressure", engine=FakeEngine(pool=500)), "pressure")
+@pytest.mark.parametrize(
+    ("case", "pool", "events"),
+    [
+        ("pressure", 500, {"preemptions"}),
+        ("storm", 700, {"preemptions", "evictions"}),
+        ("evictions", 500, {"evictions", "what was evicted was computed again", "and was cached anew"}),
+    ],
+)
+def test_clean_server_with_a_small_cache_stays_equal(
+    run_fake: RunCheck, case: str, pool: int, events: set[str]
+) -> None:
+    result = result_of(run_fake("", case, engine=FakeEngine(pool=pool)), case)
     assert (result.status, result.reason) == (Status.EQUAL, "")
-    assert result.tally.events == ["preemptions"]
+    assert events <= set(result.tally.events)
+
+
+def test_clean_server_with_two_tiers_brings_everything_back(run_fake: RunCheck) -> None:
+    report = run_fake("", "evictions", "second-tier", engine=FakeEngine(pool=500, two_tiers=True))
+    for result in report.results:
+        assert (result.status, result.reason) == (Status.EQUAL, "")
+        assert "loads from the second tier" in result.tally.events
 
 
 def test_what_only_preempted_requests_do_is_called_so(run_fake: RunCheck) -> None:

@@ -19,11 +19,15 @@ ASKING = [case for case in CASES if not case.looks_back]
 
 
 def lab_on(engine: FakeEngine, options: Options = Options("http://fake")) -> Lab:
-    return asyncio.run(make_lab(ZeroklTarget(Wire("http://fake", transport=InProcess(FakeServer(engine)))), options))
+    async def make() -> Lab:
+        wire = Wire("http://fake", transport=InProcess(FakeServer(engine)))
+        return await make_lab(await ZeroklTarget.make(wire), options)
+
+    return asyncio.run(make())
 
 
 def test_estimated_tokens_are_near_the_ones_computed() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(pool=2000, two_tiers=True)
     lab = lab_on(engine)
     wrong = []
     for case in ASKING:

@@ -72,6 +72,14 @@ def make_tiny_llama(folder: str | Path, seed: int, *, shards: int = 1, **overrid
     return folder
 
 
+def write_tokenizer(folder: Path, config: dict[str, Any]) -> None:
+    """The toy tokenizer beside a config of at least 284 ids."""
+    vocabulary = toy_vocabulary()
+    special = {token: len(vocabulary) + i for i, token in enumerate(SPECIAL_TOKENS)}
+    _write_json(folder / "tokenizer.json", toy_tokenizer(vocabulary, special))
+    _write_json(folder / "tokenizer_config.json", _tokenizer_config(config))
+
+
 def tiny_weights(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
     """float32 weights of a Llama config by Hugging Face name, large enough that logits and attention are not flat."""
     random = np.random.default_rng(seed)

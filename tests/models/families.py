@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.checkpoints.tiny import write_safetensors
+from tests.checkpoints.tiny import write_safetensors, write_tokenizer
 from tests.models.memory import MemoryCheckpoint, MemoryTensor
 from tests.models.variants import NEW_TOKENS, Question, tokens
 from zerokl import models
@@ -309,12 +309,19 @@ def values(row: W, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     return (gain * normal / np.sqrt(shape[-1])).astype(np.float32)
 
 
-def make_family(folder: Path, family: str, seed: int = SEED) -> Path:
-    """A checkpoint folder as Hugging Face writes it, without a tokenizer."""
+def make_family(folder: Path, family: str, seed: int = SEED, **overrides: Any) -> Path:
+    """A checkpoint folder as Hugging Face writes it, without a tokenizer; `overrides` replace keys of the config."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = config_of(family)
+    config = config_of(family) | overrides
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     write_safetensors(folder / "model.safetensors", tensors_of(config, seed, names_of(family)))
+    return folder
+
+
+def servable_family(folder: Path, family: str, **overrides: Any) -> Path:
+    """The same with a byte-level tokenizer, so that a server takes text too."""
+    make_family(folder, family, **overrides)
+    write_tokenizer(folder, config_of(family))
     return folder
 
 

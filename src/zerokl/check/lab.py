@@ -16,8 +16,10 @@ from zerokl.check.prefixes import PrefixModel
 from zerokl.check.prompts import Prompts
 from zerokl.check.sizes import Sizes
 from zerokl.check.tally import Span, Tally, Watch
-from zerokl.check.targets.base import Can, Facts, Target
+from zerokl.check.targets.base import Can, Facts, Target, TwoTiers
 
+USUAL_WINDOWS, USUAL_TAPS = (512,), 4
+"""Where the server doesn't say what its layers see."""
 WARM_BY_TIME = 0.6
 """Where no count of cached tokens exists: a warm prompt's answer must take less than this part of the cold one's."""
 
@@ -52,7 +54,8 @@ class Lab:
         self.num_unrecorded = 0
         """Requests whose answers nobody looks at."""
         self.on_answer: Callable[[], None] = lambda: None
-        self._prefixes = PrefixModel(facts.page_size or 1, facts.pool_tokens)
+        room = facts.pool_tokens if facts.kept_tokens is None else facts.kept_tokens
+        self._prefixes = PrefixModel(facts.page_size or 1, room, facts.cache_page or 0)
         self._watch: Watch | None = None
         self._number = 0
 
@@ -80,6 +83,17 @@ class Lab:
     def chunk(self) -> int:
         return self.facts.chunk or 512
 
+    @property
+    def window(self) -> int:
+        """Of the layers that see farthest among those with a window; a page, if no layer has one that fits."""
+        windows = USUAL_WINDOWS if self.facts.windows is None else self.facts.windows
+        return max((one for one in windows if 2 * one + 6 * self.page < self.facts.context), default=self.page)
+
+    @property
+    def taps(self) -> int:
+        """Tokens around a boundary that are worth a try each: as many as a short convolution sees."""
+        return USUAL_TAPS if self.facts.taps is None else max(self.facts.taps, 1)
+
     def random(self, name: str) -> Random:
         return Random(f"{self.seed}/{name}")
 
@@ -92,6 +106,11 @@ class Lab:
         if self.can(Can.FLUSH):
             await self.target.flush()
             self._prefixes.flush()
+
+    async def flush_first_tier(self) -> None:
+        """Of a cache with two: all that is cached is then on the second."""
+        assert isinstance(self.target, TwoTiers), "the case needs Can.TWO_TIERS"
+        await self.target.flush_first_tier()
 
     async def reference(self, ask: Ask) -> list[Answer]:
         """The answer alone and from a cold cache; asked once per run."""
@@ -196,6 +215,14 @@ class Lab:
             f"{min(cached)} tokens came from the cache, the case needs {at_least}",
         )
 
+    def expect_cached(self, answers: Sequence[Answer], tokens: Sequence[int], event: str) -> None:
+        """Exactly so many tokens of each came from the cache, where the count can be predicted; else at least so many
+        if any are expected."""
+        for answer, expected in zip(answers, tokens, strict=True):
+            cached = answer.cached_tokens or 0
+            right = cached == expected if self.can(Can.EXACT_CACHED_COUNT) else cached >= min(expected, 1)
+            self.happened(right, event, f"{event}: cached_tokens is {cached}, expected {expected}")
+
     async def expect_hit_by_time(self, ask: Ask) -> None:
         """Where no count exists: a long prompt, asked again, must be answered much sooner."""
         cold, warm = await self._seconds(ask), min([await self._seconds(ask) for _ in range(2)])
@@ -258,9 +285,11 @@ class Lab:
             tally.fail(f"{setting.describe()}: {problem}")
 
     def _check_cached(self, answer: Answer, low: int, high: int) -> None:
-        if not (self.can(Can.EXACT_CACHED_COUNT) and self._prefixes.certain):
+        """Once something may have been evicted, a hit may be shorter, but still not longer than what was computed."""
+        if not self.can(Can.EXACT_CACHED_COUNT):
             return
         cached = answer.cached_tokens
+        low = low if self._prefixes.certain else 0
         if cached is None or not low <= cached <= high:
             expected = str(low) if low == high else f"{low} to {high}"
             self.tally.fail(f"cached_tokens is {cached}, expected {expected} of {len(answer.ask.ids)}")

@@ -22,21 +22,32 @@ class PrefixModel:
     """An exact model of the cache, as long as nothing was evicted and nobody else uses the server."""
 
     page_size: int
+    """What a hit is a multiple of."""
     capacity_tokens: int | None = None
+    cache_page: int = 0
+    """If the cache's pages are smaller than `page_size`."""
     _pages: set[bytes] = field(default_factory=set)
+    _kept: set[bytes] = field(default_factory=set)
 
     def flush(self) -> None:
         self._pages.clear()
+        self._kept.clear()
 
     @property
     def certain(self) -> bool:
         """False once the cache may have had to evict something."""
-        return self.capacity_tokens is None or len(self._pages) * self.page_size <= self.capacity_tokens // 2
+        return self.capacity_tokens is None or self.kept_tokens <= self.capacity_tokens // 2
+
+    @property
+    def kept_tokens(self) -> int:
+        return len(self._kept) * (self.cache_page or self.page_size)
 
     def learn(self, ids: Sequence[int], computed: int) -> None:
         """The first `computed` of `ids` have keys now."""
         digests = history_digests(ids[:computed])
         self._pages.update(digests[self.page_size :: self.page_size])
+        size = self.cache_page or self.page_size
+        self._kept.update(digests[size::size])
 
     def predict(self, ask: Ask) -> int:
         """Tokens that this request must find cached."""
@@ -50,4 +61,4 @@ class PrefixModel:
         return pages * self.page_size
 
     def copy(self) -> PrefixModel:
-        return PrefixModel(self.page_size, self.capacity_tokens, set(self._pages))
+        return PrefixModel(self.page_size, self.capacity_tokens, self.cache_page, set(self._pages), set(self._kept))

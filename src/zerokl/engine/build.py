@@ -23,6 +23,7 @@ from zerokl.engine.loop import Engine
 from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError, ConfigError
+from zerokl.models.memory import convolution_width
 from zerokl.ops import AnyMatrix, DeviceMatrix, Matrix
 from zerokl.runner.kv import bytes_per_token
 from zerokl.runner.sizes import bytes_per_checkpoint, bytes_per_sequence
@@ -146,6 +147,7 @@ def hello_of(
         "prefix_interval": pools.prefix_interval,
         "bytes_per_token": bytes_per_token(model),
         "bytes_per_sliding_token": {str(pool.window): bytes_per_token(model, pool.window) for pool in pools.windows},
+        "convolution_width": convolution_width(model.memory),
         "bytes_per_checkpoint": bytes_per_checkpoint(model.memory),
         "bytes_per_sequence": bytes_per_sequence(model.memory),
         "device": config.device,

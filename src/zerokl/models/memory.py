@@ -71,3 +71,8 @@ def windows_of(memory: Iterable[LayerMemory]) -> tuple[int, ...]:
     """The sliding kinds, in the order of their first layer: layers of equal window share pages' numbers."""
     found = (layer.keys.window for layer in memory if layer.keys)
     return tuple(dict.fromkeys(window for window in found if window is not None))
+
+
+def convolution_width(memory: Iterable[LayerMemory]) -> int:
+    """Taps of the widest short convolution; 0 if there is none."""
+    return max((spec.width for layer in memory for spec in layer.states if isinstance(spec, Conv)), default=0)

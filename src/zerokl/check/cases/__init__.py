@@ -7,8 +7,10 @@ from zerokl.check.cases import (
     branches,
     chunks,
     continued,
+    conversations,
     crowd,
     echo,
+    edges,
     jitter,
     lengths,
     number_format,
@@ -16,10 +18,13 @@ from zerokl.check.cases import (
     pressure,
     repeats,
     rescoring,
+    storm,
     streams,
+    turns,
 )
 from zerokl.check.cases.arrivals import ARRIVALS, LONG_PREFILL
 from zerokl.check.cases.base import Case, Cost
+from zerokl.check.cases.evictions import EVICTIONS, SECOND_TIER
 from zerokl.check.cases.sampled import N_SAMPLES, SAMPLED
 from zerokl.check.cases.warm import WARM_DECODE, WARM_PREFIX
 
@@ -29,7 +34,10 @@ CASES: tuple[Case, ...] = (
     continued.CASE,
     WARM_PREFIX,
     WARM_DECODE,
+    turns.CASE,
     branches.CASE,
+    edges.CASE,
+    conversations.CASE,
     crowd.CASE,
     order.CASE,
     ARRIVALS,
@@ -37,6 +45,9 @@ CASES: tuple[Case, ...] = (
     jitter.CASE,
     aborts.CASE,
     pressure.CASE,
+    storm.CASE,
+    EVICTIONS,
+    SECOND_TIER,
     chunks.CASE,
     lengths.CASE,
     streams.CASE,

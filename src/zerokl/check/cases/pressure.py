@@ -17,8 +17,7 @@ OVERFULL = 1.6
 
 
 async def pressure(lab: Lab) -> None:
-    if not _is_small(lab):
-        raise NotPossible(f"needs a server with a cache of at most {LARGEST_POOL} tokens, this one has {_pool(lab)}")
+    require_small(lab)
     asks = _asks(lab)
     for ask in asks:
         await lab.reference(ask)
@@ -33,20 +32,25 @@ def _asks(lab: Lab) -> list[Ask]:
     new_tokens = max(lab.page + lab.page // 2, lab.sizes.new_tokens)
     length = max(4, lab.page // 2 - 3)
     pages_each = -(-(length + new_tokens) // lab.page)
-    count = max(2, int(OVERFULL * _pool(lab) / (pages_each * lab.page)))
+    count = max(2, int(OVERFULL * pool_of(lab) / (pages_each * lab.page)))
     return [lab.greedy(lab.prompts.prompt(length, 600 + number), new_tokens) for number in range(count)]
 
 
-def _pool(lab: Lab) -> int:
+def require_small(lab: Lab) -> None:
+    if not is_small(lab):
+        raise NotPossible(f"needs a server with a cache of at most {LARGEST_POOL} tokens, this one has {pool_of(lab)}")
+
+
+def pool_of(lab: Lab) -> int:
     return lab.facts.pool_tokens or 10**9
 
 
-def _is_small(lab: Lab) -> bool:
-    return _pool(lab) <= LARGEST_POOL
+def is_small(lab: Lab) -> bool:
+    return pool_of(lab) <= LARGEST_POOL
 
 
 def _cost(lab: Lab) -> Cost:
-    if not _is_small(lab):
+    if not is_small(lab):
         return Cost()
     asks = _asks(lab)
     prefill, new = sum(len(ask.ids) for ask in asks), sum(ask.new_tokens for ask in asks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from zerokl.check.answers import Answer, Ask
 
@@ -27,6 +27,7 @@ class Can(StrEnum):
     SAMPLES = "draws n samples of a prompt"
     ECHO = "scores prompts through /v1/completions"
     COUNTERS = "counts steps, batch widths and chunks"
+    TWO_TIERS = "keeps what its cache evicts in a second tier, and empties the first alone on request"
     WIDE_FLOATS = "prints float32 with all digits of the double"
 
 
@@ -39,11 +40,20 @@ class Facts:
     version: str = ""
     fingerprint: str = ""
     page_size: int | None = None
+    """What a hit is a multiple of: a page of the cache, or the interval of state checkpoints."""
+    cache_page: int | None = None
+    """Where that is an interval of several pages: one page."""
+    windows: tuple[int, ...] | None = None
+    """Tokens that layers with a sliding window see; empty: every layer sees all."""
+    taps: int | None = None
+    """Tokens that the widest short convolution sees; 0: there is none."""
     chunk: int | None = None
     """Token budget of one step: where a long prompt is cut."""
     attention_chunk: int = 512
     context: int = 2048
     pool_tokens: int | None = None
+    kept_tokens: int | None = None
+    """Tokens whose prefixes the smallest of several pools can keep, where there are several."""
     max_running: int | None = None
     largest_id: int | None = None
     """Random prompts draw ids from 0 to here; unknown: to the largest that the corpus has."""
@@ -64,6 +74,10 @@ class Counters:
     aborted: int | None = None
     submitted: int | None = None
     """Requests taken in: more than the checker sent means that somebody else uses the server."""
+    evicted: int | None = None
+    """Pages and state checkpoints that made way for others."""
+    loaded: int | None = None
+    """Of them, those that came back from the second tier."""
 
     def since(self, earlier: Counters) -> Counters:
         widths = {width: count - earlier.widths.get(width, 0) for width, count in self.widths.items()}
@@ -75,6 +89,8 @@ class Counters:
             _minus(self.preemptions, earlier.preemptions),
             _minus(self.aborted, earlier.aborted),
             _minus(self.submitted, earlier.submitted),
+            _minus(self.evicted, earlier.evicted),
+            _minus(self.loaded, earlier.loaded),
         )
 
 
@@ -109,6 +125,13 @@ class Target(Protocol):
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         """As `ask` of one, through /v1/completions with echo; ask.score_from is 0."""
         ...
+
+
+@runtime_checkable
+class TwoTiers(Protocol):
+    """A target that can do `Can.TWO_TIERS`."""
+
+    async def flush_first_tier(self) -> None: ...
 
 
 def _minus(later: int | None, earlier: int | None) -> int | None:
