@@ -233,8 +233,8 @@ def read_one_key_too_far(patch: pytest.MonkeyPatch) -> None:
 def positions_from_the_chunks_start(patch: pytest.MonkeyPatch) -> None:
     table = ops.rope_table
 
-    def restarted(positions, inv_freq):
-        return table(positions - positions.min(), inv_freq)
+    def restarted(positions, inv_freq, scale):
+        return table(positions - positions.min(), inv_freq, scale)
 
     patch.setattr(ops, "rope_table", restarted)
 
