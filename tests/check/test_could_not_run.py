@@ -11,7 +11,7 @@ from tests.check.fake_engine import FakeEngine
 from zerokl.check import wire
 from zerokl.check.outcome import CouldNotRun, Status
 
-PROBES = 8
+PROBES = 10
 """HTTP requests before the first case starts: facts, tokenizer, rates."""
 
 
@@ -40,7 +40,7 @@ def test_trouble_makes_the_case_could_not_run_and_says_why(run_fake: RunCheck, t
 
 def test_dead_server_stops_every_later_case(run_fake: RunCheck) -> None:
     def dies(path: str, count: int) -> str:
-        return "dead" if count > 40 else ""
+        return "dead" if count > 42 else ""
 
     report = run_fake(trouble=dies)
     assert report.exit_code == 2
@@ -56,7 +56,7 @@ def test_server_that_was_never_there_is_one_clear_error(run_fake: RunCheck) -> N
 
 def test_429_is_retried_until_there_is_room(run_fake: RunCheck, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "FIRST_PAUSE_S", 0.001)
-    report = run_fake("", "repeats", trouble=lambda path, count: "429" if count in (12, 13, 16) else "")
+    report = run_fake("", "repeats", trouble=lambda path, count: "429" if count in (14, 15, 18) else "")
     assert report.exit_code == 0
     assert report.retries == 3
 

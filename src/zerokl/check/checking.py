@@ -13,6 +13,7 @@ from zerokl.check.against import against
 from zerokl.check.cases import CASES, Case
 from zerokl.check.lab import Lab
 from zerokl.check.outcome import CouldNotRun, Status
+from zerokl.check.probing import with_page_size
 from zerokl.check.prompts import Prompts, corpus_text
 from zerokl.check.rates import fit, measure
 from zerokl.check.report import outputs
@@ -99,6 +100,7 @@ async def make_lab(target: Target, options: Options) -> Lab:
         facts = replace(facts, largest_id=max(corpus, default=255) if corpus else 255)
     sizes = (QUICK if options.quick else DEFAULT).capped(options.max_new_tokens)
     prompts = Prompts(options.seed, corpus, facts.largest_id or 255)
+    facts = await with_page_size(target, facts, prompts)
     return Lab(target, facts, prompts, sizes, seed=options.seed)
 
 

@@ -21,6 +21,7 @@ from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.report import as_json
 from zerokl.check.run import Report
 from zerokl.check.targets.detect import MAKERS
+from zerokl.check.targets.torch_model import SCHEME
 from zerokl.check.terminal import show
 
 
@@ -76,7 +77,8 @@ TEXT = click.Path(path_type=Path, dir_okay=False, exists=True)
 def check(url: str, corpus: Path | None, against: str, baseline: Path | None, fail_on: str, **chosen: Any) -> None:
     """Compare the bits of a server's answers over circumstances that must not matter.
 
-    URL is the server's base, such as http://127.0.0.1:30000. Exit status: 0 equal, 1 different, 2 could not run.
+    URL is the server's base, such as http://127.0.0.1:30000; or hf:FOLDER for a Hugging Face model in this process
+    (hf:FOLDER?dtype=float32 computes in another dtype). Exit status: 0 equal, 1 different, 2 could not run.
     """
     options = Options(
         url=with_scheme(url),
@@ -128,7 +130,7 @@ def exit_status(code: int, fail_on: str) -> int:
 
 
 def with_scheme(url: str) -> str:
-    return url if "//" in url else f"http://{url}"
+    return url if "//" in url or url.startswith(SCHEME) else f"http://{url}"
 
 
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {

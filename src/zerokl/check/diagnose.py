@@ -214,6 +214,14 @@ def company(clues: Clues) -> Diagnosis | None:
     evidence = [(f"width {width}", str(count)) for width, count in sorted(widths.items())]
     confidence = _confidence(clues, 1.0)
     if steady and not any(count.differing for count in widths.values()):
+        uneven = Count()
+        for one in in_company:
+            if one.comparison.setting.case == "uneven":
+                uneven.add(one.differs)
+        if uneven.differing:
+            evidence.append(("unequal lengths in one batch", str(uneven)))
+            summary = "batches of equal lengths are right, of unequal ones not: what pads them to one length leaks"
+            return Diagnosis(Kind.PADDING, confidence, summary, evidence)
         summary = "rows differ only while another request is prefilled or joins, not in steady batches"
         return Diagnosis(Kind.MIXED, confidence, summary, evidence)
     places = _count_by([one for one in steady if one.comparison.setting.neighbours >= 2], _place)
@@ -349,7 +357,7 @@ def _is_steady(one: Sighting) -> bool:
     """In the middle of an answer of a batch that was sent at once: neighbours neither start nor end here."""
     answer, setting = one.comparison.answer, one.comparison.setting
     index = one.meeting.position - len(answer.ask.ids)
-    if setting.case == "widths":
+    if setting.case in ("widths", "uneven"):
         return 2 <= index < len(answer.output) - 1
     in_middle = len(answer.output) // 3 <= index < len(answer.output) - len(answer.output) // 4
     return in_middle and setting.neighbours > 0 and setting.case in ("crowd", "order", "sampled")

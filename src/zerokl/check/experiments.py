@@ -49,6 +49,20 @@ async def widths(lab: Lab, first: int = 800) -> None:
         await lab.together(asks[:width], f"in a batch of {width}")
 
 
+async def uneven(lab: Lab, first: int = 850) -> None:
+    """Short prompts of unequal lengths in one batch: what pads them to one length has something to leak."""
+    lengths = (3, 9, 5, 4)[: lab.widest]
+    new_tokens = max(16, lab.sizes.new_tokens)
+    asks = [
+        lab.greedy(lab.prompts.prompt(length, first + n, "random"), new_tokens).unscored()
+        for n, length in enumerate(lengths)
+    ]
+    for ask in asks:
+        await lab.reference(ask)
+    await lab.flush()
+    await lab.together(asks, f"in a batch of {len(asks)} prompts of unequal lengths")
+
+
 async def cache(lab: Lab) -> None:
     await warm_prefix(lab)
     if {Can.FLUSH, Can.CACHED_COUNT} <= lab.target.abilities:
@@ -97,16 +111,20 @@ def fresh(lab: Lab, case: str) -> Lab:
 
 
 async def explore(lab: Lab) -> list[Comparison]:
-    """Batches of known widths, for the diagnosis to look at."""
+    """Batches of known widths, then of unequal lengths, for the diagnosis to look at."""
     trial = fresh(lab, "widths")
+    even = trial.tally
     try:
         for turn in range(ROUNDS):
             await widths(trial, 800 + 100 * turn)
-            if sum(one.differs for one in sightings(trial.tally.comparisons)) >= ENOUGH:
-                break
+            if sum(one.differs for one in sightings(even.comparisons)) >= ENOUGH:
+                return even.comparisons
+        trial.tally = Tally("uneven")
+        for turn in range(ROUNDS):
+            await uneven(trial, 850 + 100 * turn)
     except CouldNotRun:
-        return trial.tally.comparisons
-    return trial.tally.comparisons
+        pass
+    return even.comparisons if trial.tally is even else [*even.comparisons, *trial.tally.comparisons]
 
 
 async def confirm(lab: Lab, diagnosis: Diagnosis) -> None:

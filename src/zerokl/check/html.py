@@ -141,6 +141,8 @@ def _curl(report: dict[str, Any], one: dict[str, Any]) -> str:
     """The request, alone; the circumstances are in the words above it."""
     ask = one["ask"]
     kind = report["server"]["kind"]
+    if kind == "huggingface":
+        return _snippet(ask)
     if kind in ("zerokl", "sglang"):
         path, body = "/generate", _native_body(ask)
     elif kind == "llama.cpp":
@@ -149,6 +151,14 @@ def _curl(report: dict[str, Any], one: dict[str, Any]) -> str:
         path, body = "/v1/completions", _body(ask, tokens="max_tokens", top="logprobs")
     command = f"curl -s {report['url']}{path} -d '{json.dumps(body)}'"
     return f"<details><summary>Reproduce</summary><pre>{escape(command)}</pre></details>"
+
+
+def _snippet(ask: dict[str, Any]) -> str:
+    """There is no server: the same in Python."""
+    lines = [f"ids = torch.tensor([{json.dumps(ask['ids'])}])", "logits = model(ids).logits.float()"]
+    if ask["new_tokens"]:
+        lines.append(f"output = model.generate(ids, max_new_tokens={ask['new_tokens']}, do_sample=False)")
+    return f"<details><summary>Reproduce</summary><pre>{escape(chr(10).join(lines))}</pre></details>"
 
 
 def _body(ask: dict[str, Any], *, tokens: str, top: str) -> dict[str, Any]:

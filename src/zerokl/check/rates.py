@@ -33,8 +33,14 @@ class Rates:
 
 
 async def measure(lab: Lab) -> Rates:
-    """Costs about as much as one case; what it asks is not compared."""
-    prompt = lab.prompts.prompt(min(PROBE_PROMPT, lab.facts.context // 4), 9000, "random")
+    """Costs about as much as one case; what it asks is not compared. The first requests warm the server up: some
+    compile kernels only now."""
+    for asks in (
+        [Ask(_prompt(lab, 9020), 2)],
+        [Ask(lab.prompts.prompt(4, 9030 + number, "random"), 2) for number in range(PROBE_WIDTH)],
+    ):
+        await _timed(lab, asks)
+    prompt = _prompt(lab, 9000)
     await lab.flush()
     prefill_s = await _timed(lab, [Ask(prompt, 0, logprobs=False)])
     short = [Ask(lab.prompts.prompt(4, 9001 + number, "random"), PROBE_TOKENS) for number in range(PROBE_WIDTH)]
@@ -46,6 +52,10 @@ async def measure(lab: Lab) -> Rates:
         alone=PROBE_TOKENS / alone_s,
         crowd=PROBE_TOKENS * PROBE_WIDTH / crowd_s,
     )
+
+
+def _prompt(lab: Lab, number: int) -> tuple[int, ...]:
+    return lab.prompts.prompt(min(PROBE_PROMPT, lab.facts.context // 4), number, "random")
 
 
 async def _timed(lab: Lab, asks: Sequence[Ask]) -> float:

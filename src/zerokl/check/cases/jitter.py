@@ -44,4 +44,11 @@ def _cost(lab: Lab) -> Cost:
     return Cost(prefill=3 * pool.prefill + pool.alone, crowd=2 * pool.alone, answers=3 * pool.answers)
 
 
-CASE = Case("jitter", "continued from random places and times", frozenset({Can.TOKEN_IDS}), jitter, _cost, quick=False)
+CASE = Case(
+    "jitter",
+    "continued from random places and times",
+    frozenset({Can.TOKEN_IDS, Can.ARRIVALS}),
+    jitter,
+    _cost,
+    quick=False,
+)

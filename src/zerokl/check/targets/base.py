@@ -21,6 +21,7 @@ class Can(StrEnum):
     CACHED_SCORES = "scores what follows a cached prefix"
     TOKEN_IDS = "names tokens by id in its answers"
     TOP_ROWS = "gives top-k rows"
+    ARRIVALS = "takes requests while others run"
     STREAM = "streams"
     SEEDS = "takes a seed"
     UNSEEDED_REPEATS = "promises that unseeded sampling repeats too"

@@ -18,7 +18,7 @@ ROUTE = "/v1/chat/completions"
 class ChatTarget:
     """Top rows are lists, so no two tokens collide; but a prompt can't be scored, continued or flushed."""
 
-    abilities = frozenset({Can.STREAM, Can.SEEDS, Can.TOP_ROWS})
+    abilities = frozenset({Can.STREAM, Can.ARRIVALS, Can.SEEDS, Can.TOP_ROWS})
 
     def __init__(self, wire: Wire, model: str) -> None:
         self._wire = wire

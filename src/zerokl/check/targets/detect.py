@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from zerokl.check.outcome import CouldNotRun
 from zerokl.check.targets.base import Target
 from zerokl.check.targets.chat import ChatTarget
+from zerokl.check.targets.huggingface import HuggingFaceTarget
 from zerokl.check.targets.llamacpp import LlamaCppTarget
 from zerokl.check.targets.openai import OpenAITarget
 from zerokl.check.targets.sglang import SGLangTarget
+from zerokl.check.targets.torch_model import SCHEME
 from zerokl.check.targets.vllm import VLLMTarget
 from zerokl.check.targets.zerokl import ZeroklTarget
 from zerokl.check.wire import Wire
@@ -23,6 +25,7 @@ MAKERS: dict[str, Maker] = {
     "llamacpp": LlamaCppTarget.make,
     "openai": OpenAITarget.make,
     "chat": ChatTarget.make,
+    "hf": HuggingFaceTarget.make,
 }
 
 
@@ -32,7 +35,10 @@ async def find_target(wire: Wire, kind: str = "auto", model: str = "") -> Target
 
 
 async def detect(wire: Wire) -> str:
-    """zerokl and SGLang by /server_info, llama.cpp by /props, vLLM by /v1/models; otherwise completions, else chat."""
+    """A model in this process by its scheme; zerokl and SGLang by /server_info, llama.cpp by /props, vLLM by
+    /v1/models; otherwise completions, else chat."""
+    if wire.url.startswith(SCHEME):
+        return "hf"
     info = await wire.get_or_none("/server_info") or await wire.get_or_none("/get_server_info")
     if isinstance(info, dict):
         return "zerokl" if "fingerprint" in info else "sglang"

@@ -27,6 +27,7 @@ class LlamaCppTarget:
             Can.TOKEN_IDS,
             Can.TOP_ROWS,
             Can.STREAM,
+            Can.ARRIVALS,
             Can.SEEDS,
             Can.WIDE_FLOATS,
         }

@@ -77,7 +77,7 @@ class OpenAITarget:
 
     async def _probe(self) -> frozenset[Can]:
         """Abilities by trial. Seeds and streams are taken on trust: a wrong trust makes a case fail, not pass."""
-        can = {Can.STREAM, Can.SEEDS, Can.TOP_ROWS}
+        can = {Can.STREAM, Can.ARRIVALS, Can.SEEDS, Can.TOP_ROWS}
         plain = await self._wire.post(ROUTE, self._body(PROBE))
         logprobs = plain["choices"][0].get("logprobs")
         if not logprobs:

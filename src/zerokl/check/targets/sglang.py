@@ -13,6 +13,7 @@ ALWAYS = frozenset(
         Can.TOKEN_IDS,
         Can.TOP_ROWS,
         Can.STREAM,
+        Can.ARRIVALS,
         Can.CACHED_SCORES,
         Can.WIDE_FLOATS,
     }

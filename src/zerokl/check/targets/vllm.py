@@ -22,6 +22,7 @@ ALWAYS = frozenset(
         Can.TOKEN_IDS,
         Can.TOP_ROWS,
         Can.STREAM,
+        Can.ARRIVALS,
         Can.SEEDS,
         Can.SAMPLES,
         Can.WIDE_FLOATS,
@@ -54,7 +55,6 @@ class VLLMTarget:
             kind="vllm",
             model=str(self._model["id"]),
             version=self._version,
-            page_size=16,
             context=int(self._model.get("max_model_len") or 2048),
         )
 
