@@ -16,8 +16,8 @@ from tests.http.conftest import says
 from tests.http.live import Live, live, wait_until
 from tests.http.raw import connect, frames, posted
 from zerokl.engine import process as process_module
+from zerokl.server import connection
 from zerokl.server import engine as engine_module
-from zerokl.server import exchange
 
 SLOW = {"step_ms": 10.0}
 LONG = {"text": "hello", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True, "temperature": 0}}
@@ -201,7 +201,7 @@ def test_before_the_engine_is_there_the_server_says_starting() -> None:
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "STALLED_S", 0.2)
+    monkeypatch.setattr(connection, "STALLED_S", 0.2)
     with live(engine={"context_length": 4096, "num_pages": 200}) as server:
         raw = connect(server.url)
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from zerokl.server import cors, routes
 from zerokl.server.auth import Access, Keys
 from zerokl.server.errors import Refusal, refusal
-from zerokl.server.exchange import ClientGone, Exchange, Message, Receive, Send
+from zerokl.server.exchange import Exchange, Message, Receive, Send
 from zerokl.server.fields import message, shown
+from zerokl.server.routes import Route
 from zerokl.server.service import Service
 from zerokl.server.tracing import tracing_of
 
@@ -33,9 +34,10 @@ class App:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            exchange = Exchange(scope, receive, send, self.service.config.max_body_bytes)
-            with self._tracing.request(exchange, route_name(exchange)):
-                await self._exchange(exchange)
+            exchange = Exchange(scope, receive, self.service.config.max_body_bytes)
+            route = routes.find(exchange.path)
+            with self._tracing.request(exchange, route_name(route)):
+                await self._exchange(exchange, route)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -48,19 +50,18 @@ class App:
         self._tracing.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _exchange(self, exchange: Exchange) -> None:
+    async def _exchange(self, exchange: Exchange, route: Route | None) -> None:
         exchange.headers += self._common_headers(exchange)
         try:
-            await self._answer(exchange)
-        except ClientGone:
+            await self._answer(exchange, route)
+        except ConnectionError:
             log.debug("%s %s: the client left", exchange.method, exchange.path)
         except Exception as error:  # noqa: BLE001 - the one place where errors become answers
             await self._fail(exchange, refusal(error, exchange.request_id))
         log.debug("%s %s %s: %d", exchange.request_id, exchange.method, exchange.path, exchange.status)
-        self.service.engine.flights.meter.answers.add(path=route_name(exchange), status=str(exchange.status))
+        self.service.engine.flights.meter.answers.add(path=route_name(route), status=str(exchange.status))
 
-    async def _answer(self, exchange: Exchange) -> None:
-        route = routes.find(exchange.path)
+    async def _answer(self, exchange: Exchange, route: Route | None) -> None:
         if exchange.method == "OPTIONS":
             await self._options(exchange, route)
             return
@@ -71,7 +72,7 @@ class App:
             raise _not_allowed(exchange, route)
         await route.handler(self.service, exchange)
 
-    async def _options(self, exchange: Exchange, route: routes.Route | None) -> None:
+    async def _options(self, exchange: Exchange, route: Route | None) -> None:
         """A browser's preflight where CORS is on; else a method like any other."""
         if self.service.config.allow_origins and exchange.header(b"access-control-request-method"):
             await exchange.answer(200, headers=cors.PREFLIGHT)
@@ -90,7 +91,7 @@ class App:
                 await exchange.close_stream()
             else:
                 await exchange.answer(error.status, error.body(), headers=error.headers)
-        except ClientGone:
+        except ConnectionError:
             log.debug("%s %s: the client left before its error", exchange.method, exchange.path)
 
     def _common_headers(self, exchange: Exchange) -> list[tuple[str, str]]:
@@ -98,18 +99,17 @@ class App:
         headers: list[tuple[str, str]] = [("x-request-id", exchange.request_id)]
         if fingerprint := self.service.engine.fingerprint:
             headers.append(("x-zerokl-fingerprint", fingerprint))
-        origin = exchange.header(b"origin").decode("latin-1")
-        headers += cors.origin_headers(self.service.config.allow_origins, origin)
+        if allowed := self.service.config.allow_origins:
+            headers += cors.origin_headers(allowed, exchange.header(b"origin").decode("latin-1"))
         return headers
 
 
-def route_name(exchange: Exchange) -> str:
+def route_name(route: Route | None) -> str:
     """For figures: clients may ask for any number of paths."""
-    route = routes.find(exchange.path)
     return route.path if route else "other"
 
 
-def _not_allowed(exchange: Exchange, route: routes.Route) -> Refusal:
+def _not_allowed(exchange: Exchange, route: Route) -> Refusal:
     allowed = ", ".join(route.methods)
     text = message("method", method=exchange.method, value=shown(exchange.path), allowed=allowed)
     return Refusal(405, text, headers=(("allow", allowed),))

@@ -61,20 +61,22 @@ class _Frames:
     choices: Sequence[ChatChoice]
     opened: set[int] = field(default_factory=set)
 
-    def of(self, place: int, record: Record) -> Iterator[dict[str, Any]]:
+    def of(self, place: int, record: Record) -> Sequence[dict[str, Any]]:
         choice = self.choices[place]
         choice.add(record)
         if not streaming.says_something(record):
-            return
+            return ()
         if not self.exchange.head_sent:
             name_seeds(self.exchange, [choice.seed])
+        chunks = []
         if place not in self.opened:
             self.opened.add(place)
-            yield self._frame(choice, choice.opening())
+            chunks.append(choice.opening())
         if record.tokens or choice.has_delta:
-            yield self._frame(choice, choice.take_delta())
+            chunks.append(choice.take_delta())
         if record.done is not None:
-            yield self._frame(choice, choice.closing())
+            chunks.append(choice.closing())
+        return [self._frame(choice, chunk) for chunk in chunks]
 
     def _frame(self, choice: ChatChoice, chunk: dict[str, Any]) -> dict[str, Any]:
         usage = usage_of([choice.usage], [choice.usage]) if self.shape.continuous_usage else None

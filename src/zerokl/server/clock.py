@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 
 
@@ -19,4 +19,4 @@ class Clock:
         return time.perf_counter() - since if self._frozen_at is None else 0.0
 
     def new_id(self, prefix: str = "") -> str:
-        return prefix + (secrets.token_hex(16) if self._frozen_at is None else "0" * 32)
+        return prefix + (os.urandom(16).hex() if self._frozen_at is None else "0" * 32)

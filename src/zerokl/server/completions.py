@@ -72,7 +72,7 @@ async def _prompts(service: Service, given: Any, n: int, limits: Limits) -> list
     check_size(len(items), n)
     if isinstance(items[0], str):
         return await encode_all(items, "prompt", service.tokenizer)
-    return [Prompt(check_ids(ids, f"prompt[{i}]" if batch else "prompt", limits)) for i, ids in enumerate(items)]
+    return [Prompt(check_ids(ids, f"prompt[{i}]" if batch else "prompt", limits.vocab)) for i, ids in enumerate(items)]
 
 
 def _jobs(values: Values, prompts: Sequence[Prompt], limits: Limits) -> list[Job]:
@@ -111,15 +111,15 @@ class _Frames:
     choices: Sequence[CompletionChoice]
     n: int
 
-    def of(self, place: int, record: Record) -> Iterator[dict[str, Any]]:
+    def of(self, place: int, record: Record) -> Sequence[dict[str, Any]]:
         choice = self.choices[place]
         choice.add(record)
         if not streaming.says_something(record):
-            return
+            return ()
         if not self.exchange.head_sent:
             name_stream_seeds(self.exchange, self.jobs, self.n, choice.seed)
         usage = usage_of([choice.usage], [choice.usage]) if self.shape.continuous_usage else None
-        yield self.shape.frame([choice.take()], usage)
+        return (self.shape.frame([choice.take()], usage),)
 
     def closing(self) -> Iterator[dict[str, Any]]:
         if self.shape.include_usage:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import orjson
 
 from zerokl.errors import NoRoom
 from zerokl.server.fields import message
-from zerokl.server.flights import Flights, Records
+from zerokl.server.flights import Flights, Running
 from zerokl.server.job import Job
 from zerokl.server.prompts import Limits
 from zerokl.wire.client import EngineClient, EngineGone
@@ -107,9 +106,7 @@ class Engine:
         """The engine's, or "" while there is none (error answers carry the header too)."""
         return self._client.greeting.fingerprint if self._client is not None else ""
 
-    def running(
-        self, jobs: Sequence[Job], names: Sequence[str], *, unique: bool = False
-    ) -> AbstractAsyncContextManager[Records]:
+    def running(self, jobs: Sequence[Job], names: Sequence[str], *, unique: bool = False) -> Running:
         """Run the jobs on the engine that is there now, see `Flights.running`. Raises NoRoom (503) if there is none."""
         return self.flights.running(self.client, jobs, names, unique=unique)
 

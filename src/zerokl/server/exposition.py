@@ -30,7 +30,7 @@ class Counter:
     values: dict[Labels, int] = field(default_factory=dict)
 
     def add(self, count: int = 1, **labels: str) -> None:
-        key = tuple(sorted(labels.items()))
+        key = tuple(sorted(labels.items())) if len(labels) > 1 else tuple(labels.items())
         self.values[key] = self.values.get(key, 0) + count
 
     def samples(self) -> list[tuple[str, Labels, Number]]:

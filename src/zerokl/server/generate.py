@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from zerokl.server import streaming
@@ -58,17 +58,17 @@ async def _stream(
 ) -> None:
     take = GenerateBody.delta if service.config.incremental_streaming_output else GenerateBody.whole
 
-    def frames(place: int, record: Record) -> Iterator[dict[str, Any]]:
+    def frames(place: int, record: Record) -> Sequence[dict[str, Any]]:
         body = bodies[place]
         body.add(record)
         if not streaming.says_something(record):
-            return
+            return ()
         if not exchange.head_sent:
             name_stream_seeds(exchange, request.jobs, request.n, body.seed)
         latency_s = service.clock.elapsed(started) if record.done else None
         frame = take(body, service.config.weight_version, latency_s, request.prompt_ids)
         if request.listed:
             frame["index"] = place
-        yield frame
+        return (frame,)
 
     await streaming.send(exchange, records, frames)

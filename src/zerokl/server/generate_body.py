@@ -43,14 +43,16 @@ class GenerateBody:
     def add(self, record: Record) -> None:
         if record.first is not None:
             self._first = record.first
-            self._add_scores(record, record.first.leading_nulls)
+            if self.job.logprobs is not None:
+                self._add_scores(record, record.first.leading_nulls)
         self.text += record.text
         self.output_ids += record.tokens
         self.completion_tokens += len(record.tokens)
         self.done = record.done
-        rows = Rows()
-        rows.extend(record.logprobs, NATIVE_FLOOR)
-        self._extend(self.output, rows, list(record.tokens))
+        if record.logprobs is not None:
+            rows = Rows()
+            rows.extend(record.logprobs, NATIVE_FLOOR)
+            self._extend(self.output, rows, list(record.tokens))
 
     def _add_scores(self, record: Record, leading_nulls: int) -> None:
         """Scores run to the prompt's end, so they name their own start."""
@@ -89,7 +91,8 @@ class GenerateBody:
             "prompt_tokens": self._first.prompt_tokens,
             "weight_version": weight_version,
         }
-        meta |= self._logprob_fields(self.job.logprobs)
+        if self.job.logprobs is not None:
+            meta |= self._logprob_fields(self.job.logprobs)
         meta["completion_tokens"] = self.completion_tokens
         meta["cached_tokens"] = self._first.cached_tokens
         if latency_s is not None:
@@ -105,9 +108,7 @@ class GenerateBody:
         self.text, self.output_ids, self.output = "", [], Entries()
         return body
 
-    def _logprob_fields(self, options: LogprobOptions | None) -> dict[str, Any]:
-        if options is None:
-            return {}
+    def _logprob_fields(self, options: LogprobOptions) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "input_token_logprobs": self.input.own,
             "output_token_logprobs": self.output.own,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import message, shown
@@ -20,8 +21,7 @@ MAX_SEQUENCES = 4096
 """Prompts times n of one request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generate:
+class Generate(Struct, frozen=True):
     """A checked request. Jobs and rids are prompt-major: prompt 0's n samples, then prompt 1's."""
 
     jobs: tuple[Job, ...]
@@ -98,11 +98,10 @@ def check_size(prompts: int, n: int) -> None:
 async def _prompts(items: list[Any], name: str, batch: bool, limits: Limits, tokenizer: Tokenizer) -> list[Prompt]:
     if name == "text":
         return await encode_all(items, name, tokenizer)
-    return [Prompt(check_ids(ids, f"{name}[{i}]" if batch else name, limits)) for i, ids in enumerate(items)]
+    return [Prompt(check_ids(ids, f"{name}[{i}]" if batch else name, limits.vocab)) for i, ids in enumerate(items)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _Options(Struct, frozen=True):
     returns: bool
     start: int
     num_top: int
@@ -131,9 +130,9 @@ def _ids_per_prompt(value: list[Any] | None, prompts: int, n: int, limits: Limit
     if not value:
         return [[]] * prompts
     if not isinstance(value[0], list):
-        return [check_ids(value, name, limits)] * prompts
+        return [check_ids(value, name, limits.vocab)] * prompts
     _check_list(name, value, prompts, n)
-    return [check_ids(ids, f"{name}[{i}]", limits) for i, ids in enumerate(value)]
+    return [check_ids(ids, f"{name}[{i}]", limits.vocab) for i, ids in enumerate(value)]
 
 
 def _check_list(name: str, value: list[Any], prompts: int, n: int) -> None:

@@ -57,7 +57,8 @@ class Trip:
     """How it ended; empty: it hasn't."""
 
     def take(self, record: Record) -> None:
-        meter, now = self.meter, self.meter.clock()
+        meter = self.meter
+        now = meter.clock()
         if record.first is not None:
             self.prompt_tokens, self.cached_tokens = record.first.prompt_tokens, record.first.cached_tokens
             meter.prompt_tokens += self.prompt_tokens

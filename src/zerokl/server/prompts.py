@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import message, shown
@@ -16,23 +17,22 @@ LONG_TEXT = 20_000
 """Characters; a longer text is encoded off the event loop (the tokenizer lets go of the GIL)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What the engine said it can take."""
 
     vocab: int
     context: int
 
 
-def check_ids(ids: list[Any], name: str, limits: Limits) -> list[int]:
+def check_ids(ids: list[Any], name: str, vocab: int) -> list[int]:
     """The ids, if each is a JSON integer in the vocabulary. The common case runs at C speed: prompts are long."""
-    if set(map(type, ids)) <= {int} and (not ids or (min(ids) >= 0 and max(ids) < limits.vocab)):
+    if set(map(type, ids)) <= {int} and (not ids or (min(ids) >= 0 and max(ids) < vocab)):
         return ids
     for position, value in enumerate(ids):
         if type(value) is not int:
             raise InvalidRequest(message("id_type", name=name, position=position, value=shown(value)), param=name)
-        if not 0 <= value < limits.vocab:
-            text = message("id_range", name=name, position=position, last=limits.vocab - 1, value=shown(value))
+        if not 0 <= value < vocab:
+            text = message("id_range", name=name, position=position, last=vocab - 1, value=shown(value))
             raise InvalidRequest(text, param=name)
     raise AssertionError("unreachable: the fast check failed, so some id is bad")
 

@@ -12,6 +12,7 @@ import uvicorn
 from zerokl.config import Config
 from zerokl.server.app import App
 from zerokl.server.clock import Clock
+from zerokl.server.connection import Connection
 from zerokl.server.engine import Engine
 from zerokl.server.service import Service
 from zerokl.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ class Frontend(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=Connection,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zerokl.server.prompts import Limits, check_bias, check_ids
 from zerokl.server.validate import Values
 from zerokl.wire.messages import Bias, Sampling, Stopping
@@ -42,5 +40,5 @@ def stopping_of(values: Values) -> Stopping:
 
 def check_token_fields(values: Values, prefix: str, limits: Limits) -> None:
     """The ids inside sampling parameters are ids of this vocabulary."""
-    check_ids(values["stop_token_ids"], prefix + "stop_token_ids", replace(limits, vocab=MAX_STOP_ID + 1))
+    check_ids(values["stop_token_ids"], prefix + "stop_token_ids", MAX_STOP_ID + 1)
     check_bias(values["logit_bias"] or (), prefix + "logit_bias", limits)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 from zerokl.server.exchange import Exchange
 from zerokl.server.service import refused
 from zerokl.wire.records import Record
 
-FramesOf = Callable[[int, Record], Iterable[Any]]
+FramesOf = Callable[[int, Record], Sequence[Any]]
 
 
 async def send(
@@ -21,19 +21,13 @@ async def send(
     when all records have come.
     """
     async for place, record in records:
-        if refusal := refused(record.done):
+        if record.done is not None and (refusal := refused(record.done)):
             raise refusal
         for frame in frames_of(place, record):
-            await _send_frame(exchange, frame)
+            await exchange.frame(frame)
     for frame in closing:
-        await _send_frame(exchange, frame)
+        await exchange.frame(frame)
     await exchange.close_stream()
-
-
-async def _send_frame(exchange: Exchange, frame: Any) -> None:
-    if not exchange.head_sent:
-        await exchange.open_stream()
-    await exchange.frame(frame)
 
 
 def says_something(record: Record) -> bool:

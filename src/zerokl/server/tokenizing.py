@@ -47,10 +47,10 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
     given, skip = values["tokens"], values["skip_special_tokens"]
     limits = service.engine.limits
     if given and isinstance(given[0], list):
-        rows = [check_ids(ids, f"tokens[{i}]", limits) for i, ids in enumerate(given)]
+        rows = [check_ids(ids, f"tokens[{i}]", limits.vocab) for i, ids in enumerate(given)]
         text: Any = [service.tokenizer.decode(ids, skip_special_tokens=skip) for ids in rows]
     else:
-        text = service.tokenizer.decode(check_ids(given, "tokens", limits), skip_special_tokens=skip)
+        text = service.tokenizer.decode(check_ids(given, "tokens", limits.vocab), skip_special_tokens=skip)
     await exchange.answer_json({"text": text})
 
 

@@ -39,16 +39,18 @@ def parse_object(body: bytes) -> Values:
 
 def check(table_name: str, body: Values, prefix: str = "", strict: bool = False) -> Values:
     """Each field of the table with its checked value or default. `strict`: a key outside the table is an error."""
-    if strict:
-        _refuse_unknown(table_name, body, prefix)
-    defaults, given, required = plan_of(table_name)
-    values = dict(defaults)
-    present = sorted(given[key] for key in body if key in given)
+    defaults, places, required = plan_of(table_name)
+    values = defaults.copy()
+    present = [places[key] for key in body if key in places]
+    if strict and len(present) < len(body):
+        _refuse_unknown(places, body, prefix)
     if required and not required.issubset(body):
-        present = sorted({*present, *(given[key] for key in required)})
+        present = [*{*present, *(places[key] for key in required)}]
+    present.sort()
     fields = table(table_name)
     for place in present:  # a body names few of the table's fields
-        values[fields[place].name] = _checked(fields[place], body, prefix)
+        field = fields[place]
+        values[field.name] = _checked(field, body.get(field.name), field.name in body, prefix)
     return values
 
 
@@ -69,8 +71,8 @@ def bad_value(name: str, expected: str, value: Any) -> InvalidRequest:
     return InvalidRequest(message("bad_value", name=name, expected=expected, value=shown(value)), param=name)
 
 
-def _refuse_unknown(table_name: str, body: Values, prefix: str) -> None:
-    known = [field.name for field in table(table_name)]
+def _refuse_unknown(places: dict[str, int], body: Values, prefix: str) -> None:
+    known = list(places)
     for key in body:
         if key not in known:
             name, close = prefix.rstrip("."), nearest(key, known)
@@ -82,11 +84,10 @@ def _refuse_unknown(table_name: str, body: Values, prefix: str) -> None:
             raise InvalidRequest(text, param=prefix + key)
 
 
-def _checked(field: Field, body: Values, prefix: str) -> Any:
+def _checked(field: Field, value: Any, given: bool, prefix: str) -> Any:
     name = prefix + field.name
-    value = body.get(field.name)
     if value is None:
-        if field.null_is_given and field.name in body:
+        if field.null_is_given and given:
             return None
         if field.required:
             raise bad_value(name, field.expected, None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
@@ -19,11 +18,10 @@ from zerokl.wire.frames import NO_COLUMN, Columns, Frame, WireError, encode
 from zerokl.wire.messages import Done, First, Span, Step
 
 Part = TypeVar("Part", First, Done)
-Item = TypeVar("Item", int, float)
+Column = TypeVar("Column", list[int], bytes, "memoryview[int]", "memoryview[float]")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """New tokens of one request with their text and logprobs; what it ended with, if it ended.
 
     The text is final: joined over a request's records it is the whole answer, cut at the stop string.
@@ -94,16 +92,14 @@ def decode_step(frame: Frame[Step]) -> list[Record]:
     """The records of a Step frame. Raises WireError where its columns contradict each other."""
     step = frame.message
     rids = frame.ints(step.rids, "Q").tolist()
-    token_counts = _read_counts(frame, step.num_tokens, len(rids))
-    text_counts = _read_counts(frame, step.num_text_bytes, len(rids))
-    tokens = _cut(frame.ints(step.tokens, "i"), token_counts, "tokens")
-    texts = _cut(frame.ints(step.text, "B"), text_counts, "text")
-    pairs = _logprob_pairs(frame, len(rids))
-    firsts = _by_row(step.firsts, len(rids))
-    dones = _by_row(step.dones, len(rids))
+    rows = len(rids)
+    tokens = _cut(frame.ints(step.tokens, "i").tolist(), _read_counts(frame, step.num_tokens, rows), "tokens")
+    texts = _cut(bytes(frame.ints(step.text, "B")), _read_counts(frame, step.num_text_bytes, rows), "text")
+    firsts = _by_row(step.firsts, rows)
+    dones = _by_row(step.dones, rows)
     return [
-        Record(rid, ids.tolist(), _utf8(text), *pair, firsts.get(row), dones.get(row))
-        for row, (rid, ids, text, pair) in enumerate(zip(rids, tokens, texts, pairs, strict=True))
+        Record(rid, ids, _utf8(text), *pair, firsts.get(row), dones.get(row))
+        for row, (rid, ids, text, pair) in enumerate(zip(rids, tokens, texts, _logprob_pairs(frame, rows), strict=True))
     ]
 
 
@@ -141,7 +137,7 @@ def _read_counts(frame: Frame[Step], span: Span, rows: int) -> list[int]:
     return counts
 
 
-def _cut(column: memoryview[Item], counts: Sequence[int], name: str) -> list[memoryview[Item]]:
+def _cut(column: Column, counts: Sequence[int], name: str) -> list[Column]:
     if sum(counts) != len(column):
         raise WireError(f"column {name} has {len(column)} items, its counts add up to {sum(counts)}")
     ends = list(accumulate(counts))
@@ -154,8 +150,8 @@ def _by_row(parts: Sequence[Part], rows: int) -> dict[int, Part]:
     return {part.row: part for part in parts}
 
 
-def _utf8(raw: memoryview[int]) -> str:
+def _utf8(raw: bytes) -> str:
     try:
-        return str(raw, "utf-8")
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise WireError(f"text that is no UTF-8: {error}") from error

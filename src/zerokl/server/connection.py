@@ -1,0 +1,112 @@
+"""uvicorn's HTTP/1.1 connection with a short way out, and a bell that rings when the client is gone.
+
+ASGI's messages take a write for a head and one for its body, and a task that waits for the disconnect. Here an answer
+is one write, a frame is one write, and a client that goes away or stops to read calls `gone` on its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+STALLED_S = 60.0
+"""A client whose buffers stay full for so long is given up."""
+OUTLET = "zerokl.outlet"
+"""The ASGI extension under which an exchange finds its way out."""
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+class Connection(HttpToolsProtocol):
+    """One client. `gone` is called once when it hangs up, or is hung up on because it reads nothing."""
+
+    gone: Callable[[], None] | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self.scope["extensions"] = {OUTLET: {OUTLET: Outlet(self, self.cycle)}}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget_stall()
+        if self.gone is not None:
+            self.gone()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_stall()
+
+    def _forget_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+class Outlet:
+    """The way out of one exchange: a head and a body at once, or a head and chunks."""
+
+    __slots__ = ("_chunked", "_cycle", "_head", "connection")
+
+    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
+        self.connection = connection
+        self._cycle = cycle
+        self._head = b""
+        self._chunked = True
+
+    async def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """All of it. Raises ConnectionError if nobody is there."""
+        await self._write(self._head_of(status, headers) + body)
+        self._complete()
+
+    def open(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """A head that goes out with the first chunk. HTTP/1.0 knows no chunks: the connection's end is the end."""
+        self._chunked = self._cycle.scope["http_version"] != "1.0"
+        if self._chunked:
+            headers = [*headers, ("transfer-encoding", "chunked")]
+        self._head = self._head_of(status, headers)
+
+    async def chunk(self, body: bytes, last: bytes = b"") -> None:
+        """One chunk in one write, with what goes before and after it. Waits while the client's buffers are full."""
+        if self._chunked:
+            body = b"%b%x\r\n%b\r\n%b" % (self._head, len(body), body, last)
+        else:
+            body = self._head + body
+        self._head = b""
+        await self._write(body)
+
+    async def close(self, body: bytes) -> None:
+        """The last chunk."""
+        await self.chunk(body, b"0\r\n\r\n")
+        self._complete()
+
+    def _head_of(self, status: int, headers: list[tuple[str, str]]) -> bytes:
+        self._cycle.response_started = True
+        self._cycle.waiting_for_100_continue = False
+        lines = [f"{name}: {value}\r\n" for name, value in headers]
+        if not self._cycle.keep_alive:
+            lines.append("connection: close\r\n")
+        return "".join((STATUS_LINES[status], *lines, "\r\n")).encode("latin-1")
+
+    async def _write(self, written: bytes) -> None:
+        flow, transport = self._cycle.flow, self._cycle.transport
+        if flow.write_paused:
+            await flow.drain()
+        if transport.is_closing():
+            raise ConnectionError("the client is gone")
+        transport.write(written)
+
+    def _complete(self) -> None:
+        """What uvicorn does at an answer's end: wake who waits, then the next request or the keep-alive timer."""
+        cycle = self._cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()

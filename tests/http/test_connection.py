@@ -1,0 +1,108 @@
+"""What HTTP itself asks of a connection: one write per frame, keep-alive, pipelining, HTTP/1.0, early answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.live import Live, wait_until
+from zerokl.server import connection
+
+BODY = {"text": "ab", "sampling_params": {"temperature": 0, "max_new_tokens": 3}}
+
+
+@pytest.fixture
+def peer(server: Live) -> Iterator[socket.socket]:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connected:
+        yield connected
+
+
+def request(body: Any, version: str = "1.1", head: str = "") -> bytes:
+    content = json.dumps(body).encode()
+    return (
+        f"POST /generate HTTP/{version}\r\nhost: t\r\n{head}content-length: {len(content)}\r\n\r\n".encode() + content
+    )
+
+
+def read_until(peer: socket.socket, end: bytes) -> bytes:
+    got = b""
+    while not got.endswith(end):
+        received = peer.recv(65536)
+        assert received, got
+        got += received
+    return got
+
+
+def read_all(peer: socket.socket) -> bytes:
+    got = b""
+    while received := peer.recv(65536):
+        got += received
+    return got
+
+
+def test_an_answer_is_one_write_and_so_is_a_streams_every_frame(
+    server: Live, peer: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    original = connection.Outlet._write
+
+    async def noted(outlet: connection.Outlet, data: bytes) -> None:
+        written.append(data)
+        await original(outlet, data)
+
+    monkeypatch.setattr(connection.Outlet, "_write", noted)
+    peer.sendall(request(BODY))
+    assert read_until(peer, b"}") == b"".join(written)
+    assert len(written) == 1
+    written.clear()
+    peer.sendall(request({**BODY, "stream": True}))
+    assert read_until(peer, b"0\r\n\r\n") == b"".join(written)
+    assert [data.count(b"data: ") for data in written] == [1, 1, 1, 1]
+    assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert written[-1] == b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+
+
+def test_requests_sent_at_once_are_answered_one_after_the_other(peer: socket.socket) -> None:
+    peer.sendall(request(BODY) * 3 + request(BODY, head="connection: close\r\n"))
+    answers = read_all(peer).split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert [json.loads(answer.partition(b"\r\n\r\n")[2])["text"] for answer in answers] == ["xyz"] * 4
+    assert [b"connection: close" in answer for answer in answers] == [False, False, False, True]
+
+
+def test_a_client_of_http_1_0_gets_frames_without_chunks_until_the_connection_ends(peer: socket.socket) -> None:
+    peer.sendall(request({**BODY, "stream": True}, version="1.0"))
+    head, _, body = read_all(peer).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body.startswith(b'data: {"text":"x"')
+    assert body.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_client_that_waits_for_100_continue_is_told_to(peer: socket.socket) -> None:
+    head, _, body = request(BODY, head="expect: 100-continue\r\n").partition(b"\r\n\r\n")
+    peer.sendall(head + b"\r\n\r\n")
+    assert read_until(peer, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    peer.sendall(body)
+    assert read_until(peer, b"}").startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_client_that_leaves_while_its_next_request_waits_frees_everything(server: Live, peer: socket.socket) -> None:
+    long = {"text": "hello", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
+    peer.sendall(request(long) + request(long))
+    peer.close()
+    wait_until(lambda: len(server.frontend.app.service.engine.flights) == 0)
+    assert server.generate(**BODY)["text"] == "xyz"
+
+
+@pytest.mark.parametrize("value", [b"a\x01b", b"\xff\xfe", b"caf\xc3\xa9", b"\x7f"])
+def test_a_strange_request_id_hurts_nobody(peer: socket.socket, value: bytes) -> None:
+    peer.sendall(b"GET /version HTTP/1.1\r\nhost: t\r\nconnection: close\r\nx-request-id: " + value + b"\r\n\r\n")
+    answer = read_all(peer)
+    assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400")), answer
+    if answer.startswith(b"HTTP/1.1 200"):
+        assert b"\r\nx-request-id: " + value + b"\r\n" in answer
