@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import log2, prod
 from pathlib import Path
@@ -19,19 +20,21 @@ import numpy as np
 from zerokl.checkpoints.folder import read_config, read_generation_config
 from zerokl.checkpoints.folder_tokenizer import read_tokenizer
 from zerokl.checkpoints.view import Array, Checkpoint, Tensor
-from zerokl.errors import CheckpointError, UnsupportedModel
+from zerokl.errors import CheckpointError
 
 DTYPES = {"bfloat16": ("BF16", 2), "float16": ("F16", 2), "float32": ("F32", 4)}
-MAX_BYTES = 1 << 44
+MAX_BYTES, MAX_TENSORS = 1 << 44, 1 << 20
+ShapesOf = Callable[[dict[str, Any]], Iterable[tuple[str, tuple[int, ...]]]]
+"""(name, shape) of every tensor that a config's architecture has: `models.tensor_shapes`."""
 
 
-def open_dummy(folder: Path, seed: int) -> Checkpoint:
+def open_dummy(folder: Path, seed: int, shapes_of: ShapesOf) -> Checkpoint:
     """The view of `folder` with made-up weights; only config.json need be there."""
     config = read_config(folder)
     generation = read_generation_config(folder)
     dtype, item_bytes = DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), DTYPES["bfloat16"])
     tensors = {}
-    for name, shape in _shapes(folder, config).items():
+    for name, shape in _shapes(folder, config, shapes_of).items():
         read = partial(_weights, f"{seed}:{name}", shape, dtype)
         tensors[name] = Tensor(name, shape, dtype, prod(shape) * item_bytes, read)
     text = json.dumps(config, sort_keys=True)
@@ -66,68 +69,15 @@ def _ones(shape: tuple[int, ...], dtype: str) -> Array:
     return np.ones(shape, np.float16 if dtype == "F16" else np.float32)
 
 
-def _shapes(folder: Path, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Tensor names and shapes of the config's architecture."""
-    if config.get("model_type") not in SHAPES:
-        raise UnsupportedModel(
-            f"{folder}: no dummy weights for {config.get('model_type')!r}, only for {', '.join(SHAPES)}"
-        )
-    shapes = SHAPES[config["model_type"]](Counts(folder, config))
-    if sum(map(prod, shapes.values())) * 4 > MAX_BYTES:
-        raise CheckpointError(f"{folder / 'config.json'}: a model of more than {MAX_BYTES} bytes")
+def _shapes(folder: Path, config: dict[str, Any], shapes_of: ShapesOf) -> dict[str, tuple[int, ...]]:
+    """Checked for a size that somebody may have meant."""
+    shapes, values = {}, 0
+    try:
+        for name, shape in shapes_of(config):
+            shapes[name] = shape
+            values += prod(shape)
+            if 4 * values > MAX_BYTES or len(shapes) > MAX_TENSORS:
+                raise CheckpointError(f"a model of more than {MAX_BYTES} bytes or {MAX_TENSORS} tensors")
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
     return shapes
-
-
-class Counts:
-    """The config's whole numbers, checked."""
-
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.folder, self.config = folder, config
-
-    def __call__(self, key: str, default: int | None = None) -> int:
-        value = self.config.get(key)
-        value = default if value is None else value
-        if type(value) is not int or not 0 < value < 1 << 24:
-            raise CheckpointError(f"{self.folder / 'config.json'}: {key} is {value!r:.40}, not a positive integer")
-        return value
-
-
-def _llama(count: Counts) -> dict[str, tuple[int, ...]]:
-    E, F, V = count("hidden_size"), count("intermediate_size"), count("vocab_size")
-    H = count("num_attention_heads")
-    K, D = count("num_key_value_heads", H), count("head_dim", max(E // H, 1))
-    layer: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (E,),
-        "self_attn.q_proj.weight": (H * D, E),
-        "self_attn.k_proj.weight": (K * D, E),
-        "self_attn.v_proj.weight": (K * D, E),
-        "self_attn.o_proj.weight": (E, H * D),
-        "post_attention_layernorm.weight": (E,),
-        "mlp.gate_proj.weight": (F, E),
-        "mlp.up_proj.weight": (F, E),
-        "mlp.down_proj.weight": (E, F),
-    }
-    biased = {"self_attn": count.config.get("attention_bias"), "mlp": count.config.get("mlp_bias")}
-    for name, shape in list(layer.items()):
-        if biased.get(name.split(".")[0]):
-            layer[name.replace(".weight", ".bias")] = shape[:1]
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (V, E), "model.norm.weight": (E,)}
-    for i in range(count("num_hidden_layers")):
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-    if not count.config.get("tie_word_embeddings", False):
-        shapes["lm_head.weight"] = (V, E)
-    return shapes
-
-
-def _qwen3(count: Counts) -> dict[str, tuple[int, ...]]:
-    """Llama's, with a norm of each head's queries and keys; the family's head size is 128."""
-    count = Counts(count.folder, {"head_dim": 128} | count.config)
-    norms = {
-        f"model.layers.{i}.self_attn.{name}_norm.weight": (count("head_dim"),)
-        for i in range(count("num_hidden_layers"))
-        for name in "qk"
-    }
-    return _llama(count) | norms
-
-
-SHAPES = {"llama": _llama, "qwen3": _qwen3}

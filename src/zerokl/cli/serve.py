@@ -24,7 +24,7 @@ from zerokl.errors import ConfigError
 @click.command()
 @click.argument("model_name", metavar="[MODEL]", required=False, default="")
 @config_options()
-@click.option("--dry-run", is_flag=True, help="Resolve the model and the config, print both, and end.")
+@click.option("--dry-run", is_flag=True, help="Print the config and what the model's cache takes; needs no weights.")
 def serve(model_name: str, dry_run: bool, **values: Any) -> None:
     """Serve MODEL over HTTP: a folder, a GGUF file, a hub id, or nothing for SmolLM2-135M-Instruct."""
     if model_name and values["model"]:
@@ -36,7 +36,8 @@ def run(config: Config, dry_run: bool = False) -> int:
     """Serve until a signal. Raises ConfigError or CheckpointError for what can be known at once."""
     set_up_logs("zerokl", config.log_level)
     if dry_run:
-        click.echo(json.dumps(shown(settled(config)), indent=2))
+        config = settled(config)
+        click.echo(json.dumps(shown(config) | {"memory": memory_figures(config)}, indent=2))
         return 0
     check_extras(config)
     listener = listen(config.host, config.port)
@@ -71,6 +72,16 @@ def settled(config: Config) -> Config:
 def shown(config: Config) -> dict[str, Any]:
     secret = {field.name for field in dataclasses.fields(config) if field.metadata["secret"]}
     return {name: "..." if name in secret and value else value for name, value in dataclasses.asdict(config).items()}
+
+
+def memory_figures(config: Config) -> dict[str, Any]:
+    """What the model takes to remember a token, a checkpoint, a sequence: from its config alone, without weights."""
+    from zerokl import checkpoints, models
+    from zerokl.runner.sizes import figures
+    from zerokl.runner.start import KEPT_FLOAT_BYTES
+
+    model = models.outline(checkpoints.read_config(config.model), config)
+    return dataclasses.asdict(figures(model.memory, KEPT_FLOAT_BYTES[config.device]))
 
 
 def write_run_folder(folder: Path, config: Config) -> None:

@@ -23,11 +23,9 @@ from zerokl.engine.loop import Engine
 from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError, ConfigError
-from zerokl.models.memory import convolution_width
 from zerokl.ops import AnyMatrix, DeviceMatrix, Matrix
-from zerokl.runner.kv import bytes_per_token
-from zerokl.runner.sizes import bytes_per_checkpoint, bytes_per_sequence
-from zerokl.runner.start import Started, check_device, start, tokens_per_step
+from zerokl.runner.sizes import figures
+from zerokl.runner.start import KEPT_FLOAT_BYTES, Started, check_device, start, tokens_per_step
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
 from zerokl.wire.messages import PROTOCOL, Hello, Sampling
@@ -58,7 +56,8 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
     began = time.monotonic()
     if config.threads is not None:
         _native.set_threads(config.threads)
-    checkpoint = checkpoints.open(hub.resolve(config.model, config.revision), load_format=config.load_format)
+    path = hub.resolve(config.model, config.revision)
+    checkpoint = checkpoints.open(path, load_format=config.load_format, shapes_of=models.tensor_shapes)
     tokenizer = Tokenizer.load(run_folder) if run_folder else Tokenizer(tokenizer_files(config, checkpoint))
     model = models.load(checkpoint, config)
     started = start(model, config)
@@ -145,11 +144,7 @@ def hello_of(
         "weight_bytes": sum(matrix.nbytes for matrix in matrices),
         "kv_bytes": started.kv_bytes,
         "prefix_interval": pools.prefix_interval,
-        "bytes_per_token": bytes_per_token(model),
-        "bytes_per_sliding_token": {str(pool.window): bytes_per_token(model, pool.window) for pool in pools.windows},
-        "convolution_width": convolution_width(model.memory),
-        "bytes_per_checkpoint": bytes_per_checkpoint(model.memory),
-        "bytes_per_sequence": bytes_per_sequence(model.memory),
+        **dataclasses.asdict(figures(model.memory, KEPT_FLOAT_BYTES[config.device])),
         "device": config.device,
         "chunked_prefill_size": tokens_per_step(config),
         **started.facts,

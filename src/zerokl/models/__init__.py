@@ -7,7 +7,8 @@ logits = model.logits(hidden[wanted_rows])
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from zerokl.config import Config
 from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
@@ -16,7 +17,10 @@ from zerokl.models.model import Architecture, Model
 from zerokl.models.registry import ARCHITECTURES, architecture_of
 from zerokl.models.rope import SERVED
 
-__all__ = ["ARCHITECTURES", "Model", "load", "weight_tables"]
+__all__ = ["ARCHITECTURES", "Model", "load", "outline", "tensor_shapes", "weight_tables"]
+
+MAX_LAYERS, MAX_EXPERTS = 1 << 12, 1 << 14
+"""Of a model that there are no weights of to say otherwise."""
 
 
 def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
@@ -40,6 +44,24 @@ def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
     table, dropped = weight_tables(module, checkpoint.tensors)
     parameters = weights.load(table, dropped, model_config, checkpoint, dtype_of(config), config.device)
     return Model(name, module, model_config, parameters, context_length)
+
+
+def outline(checkpoint_config: Mapping[str, Any], config: Config) -> Model:
+    """The model of a checkpoint's config without its weights: what it would remember, but nothing that runs."""
+    name, module = architecture_of(checkpoint_config)
+    model_config = module.Config.from_checkpoint(checkpoint_config)
+    return Model(name, module, model_config, weights.Parameters(), config.context_length or model_config.context_length)
+
+
+def tensor_shapes(checkpoint_config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of every tensor of a checkpoint with this config, in one of its naming schemes."""
+    _, module = architecture_of(checkpoint_config)
+    model_config = module.Config.from_checkpoint(checkpoint_config)
+    if model_config.num_layers > MAX_LAYERS or model_config.axes.get("X", 0) > MAX_EXPERTS:
+        raise CheckpointError(f"a model of more than {MAX_LAYERS} layers or {MAX_EXPERTS} experts")
+    for row in weight_tables(module, ())[0]:
+        for layer in row.layers(model_config):
+            yield from row.sources(model_config, layer)
 
 
 def weight_tables(module: Architecture, names: Collection[str]) -> tuple[Sequence[weights.W], Sequence[str]]:

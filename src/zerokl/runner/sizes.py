@@ -9,13 +9,13 @@ live slots            the most requests that run, and no more than a quarter of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import lcm
 
 from zerokl.config import Config
 from zerokl.errors import ConfigError
 from zerokl.models import Model
-from zerokl.models.memory import LayerMemory, Recurrent, windows_of
+from zerokl.models.memory import FLOAT_BYTES, Conv, LayerMemory, Recurrent, convolution_width, windows_of
 from zerokl.runner.kv import DEFAULT_SEQUENCES, DEFAULT_SHARE, pages_that_fit
 from zerokl.runner.memory import available_memory
 from zerokl.types import Pools, StatePool, WindowPool
@@ -129,6 +129,41 @@ def bytes_per_sequence(memory: Sequence[LayerMemory]) -> int:
     """Of a live slot: the states, and what recurrent layers keep of an unfinished chunk."""
     recurrent = (spec for layer in memory for spec in layer.states if isinstance(spec, Recurrent))
     return bytes_per_checkpoint(memory) + sum(spec.input_bytes for spec in recurrent)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a model takes to remember, as /server_info and --dry-run say it."""
+
+    bytes_per_token: int
+    """Of the layers that see every key."""
+    bytes_per_sliding_token: dict[str, int]
+    """By window, of the layers that see it."""
+    bytes_per_window: int
+    """Of all windows' keys before a checkpoint, which must be there with it."""
+    bytes_per_checkpoint: int
+    bytes_per_sequence: int
+    """Of its states, besides its keys."""
+    convolution_width: int
+
+
+def figures(memory: Sequence[LayerMemory], float_bytes: int = FLOAT_BYTES) -> Figures:
+    """`float_bytes`: of keys, values and convolutions' inputs; recurrent states are float32 everywhere."""
+
+    def scaled(num_bytes: int) -> int:
+        return num_bytes * float_bytes // FLOAT_BYTES
+
+    sliding = {window: scaled(key_bytes(memory, window)) for window in windows_of(memory)}
+    convolved = sum(one.state_bytes for layer in memory for one in layer.states if isinstance(one, Conv))
+    saved = convolved - scaled(convolved)
+    return Figures(
+        bytes_per_token=scaled(key_bytes(memory, None)),
+        bytes_per_sliding_token={str(window): size for window, size in sliding.items()},
+        bytes_per_window=sum((window - 1) * size for window, size in sliding.items()),
+        bytes_per_checkpoint=bytes_per_checkpoint(memory) - saved,
+        bytes_per_sequence=bytes_per_sequence(memory) - saved,
+        convolution_width=convolution_width(memory),
+    )
 
 
 def window_pages(memory: Sequence[LayerMemory], window: int, num_pages: int, page_size: int) -> int:

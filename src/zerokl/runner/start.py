@@ -18,6 +18,8 @@ from zerokl.types import Pools, StepRunner
 
 TOKENS_PER_STEP = {"cpu": 512, "cuda": 8192}
 """Token budget where the config names none."""
+KEPT_FLOAT_BYTES = {"cpu": 4, "cuda": 2}
+"""Of a key, a value or a convolution's input in the cache: float32, or bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
