@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,14 @@ def test_given_sampling_values_win_over_defaults():
 @pytest.mark.parametrize("temperature", [0.0, 9e-7, -0.0])
 def test_a_temperature_too_small_to_divide_by_is_greedy(temperature):
     assert take(sampling=Sampling(temperature=temperature))[0].sampling.temperature == 0.0
+
+
+def test_an_id_that_stands_for_an_image_is_named():
+    served = replace(SERVED, media_ids={200: "image", 201: "audio"})
+    refused = refusal(prompt=[5, 6, 201, 7], served=served)
+    assert (refused.status, refused.param) == (400, "prompt")
+    assert str(refused) == "prompt[2] is 201, which stands for audio input: only text is supported"
+    assert take([5, 202], served=served)[0].prompt == [5, 202]
 
 
 def test_absent_length_reaches_to_the_end_of_the_context():

@@ -77,6 +77,11 @@ def test_the_engines_figures_come_with_its_heartbeat(fresh: Live) -> None:
     got = values(fresh)
     assert got["vllm:prefix_cache_hits_total"] == 64
     assert got["zerokl:num_cached_tokens"] == 64
+    assert got["zerokl:prefix_matches_total stopped_by=full"] == 1
+    assert got["zerokl:prefix_matches_total stopped_by=limit"] == 1
+    assert got["zerokl:prefix_matches_total stopped_by=sliding"] == 0
+    assert got["zerokl:prefix_matches_total stopped_by=state"] == 0
+    assert got["zerokl:prefix_lost_tokens_total"] == 0
     assert got["sglang:max_total_num_tokens"] == 512 * 64
     assert got["sglang:num_running_reqs"] == got["vllm:num_requests_running"] == 0
     assert got["zerokl:engine_up"] == 1

@@ -84,6 +84,14 @@ def test_the_release_config_says_the_same():
     assert all(getattr(ours, field.name) == getattr(theirs, field.name) for field in fields(ours))
 
 
+def test_ids_of_images_and_sound_are_known_where_the_config_is_the_whole_models():
+    assert Config.from_checkpoint(CONFIG).media_ids == ()
+    whole = {"text_config": CONFIG, "image_token_id": 280, "audio_token_id": 289}
+    assert Config.from_checkpoint(whole).media_ids == ((280, "image"), (289, "audio"))
+    released = {"text_config": CONFIG | {"vocab_size": 201024, "unpadded_vocab_size": 200058}}
+    assert dict(Config.from_checkpoint(released).media_ids) == {200054: "image", 200053: "audio"}
+
+
 def test_another_inkling_is_refused():
     with pytest.raises(UnsupportedModel, match="shared_expert_sink"):
         Config.from_checkpoint(CONFIG | {"shared_expert_sink": False})

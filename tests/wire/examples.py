@@ -70,7 +70,9 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
         Hello(1, "f" * 40, 49152, 8192, [2, 0], 1, 256, 1024, 2**20, 64, -5, FULL_SAMPLING, '{"model_type":"llama"}')
     ),
     "answer": lambda: encode(Answer(255, False, '{"message":"busy"}')),
-    "heartbeat": lambda: encode(Heartbeat(2**40, 3, 0, True, 25_000, 7, 8, 9, 2**33, 2**34, 2**35, 2**36, 11)),
+    "heartbeat": lambda: encode(
+        Heartbeat(2**40, 3, 0, True, 25_000, 7, 8, 9, 2**33, 2**34, 2**35, 2**36, 11, 12, 13, 14, 15, 2**37)
+    ),
     "step_empty": lambda: encode_step(0, []),
     "step_tokens": lambda: encode_step(
         7, [Record(1, [65], "A"), Record(2**64 - 1, [300, 7, 0], "é😀"), Record(3, [1], "")]

@@ -79,6 +79,7 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
         eos_ids=frozenset(token for token in tokenizer.special.eos_ids if token < model.vocab_size),
         default_seed=default_seed(config.random_seed),
         defaults=sampling_defaults(config, checkpoint.generation_config),
+        media_ids=model.media_ids,
     )
     log.info("built in %.2f s: %s, %d cache pages", time.monotonic() - began, model.architecture, pools.num_pages)
     hello = hello_of(config, checkpoint, model, served, tokenizer, started)

@@ -62,6 +62,8 @@ class Served:
     default_seed: int = 0
     defaults: Sampling = field(default_factory=Sampling)
     """Sampling values of requests that leave them open; what is absent here too is neutral."""
+    media_ids: Mapping[int, str] = field(default_factory=dict)
+    """Prompt ids that stand for what only the model's other parts could read: an image, audio."""
 
 
 class Intake:
@@ -80,6 +82,7 @@ class Intake:
         """
         served = self.served
         check_ids("prompt", prompt, served.vocab)
+        check_media("prompt", prompt, served.media_ids)
         max_new_tokens = self._max_new_tokens(submit, len(prompt))
         if not -(2**31) <= submit.priority < 2**31:
             raise InvalidRequest(f"priority is {submit.priority}: 32 bits are allowed", param="priority")
@@ -224,6 +227,14 @@ def check_ids(name: str, ids: Sequence[int], vocab: int) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < vocab):
         index, token = next((index, token) for index, token in enumerate(ids) if not 0 <= token < vocab)
         raise InvalidRequest(f"{name}[{index}] is {token}: ids run from 0 to {vocab - 1}", param=name)
+
+
+def check_media(name: str, ids: Sequence[int], media_ids: Mapping[int, str]) -> None:
+    for token, kind in media_ids.items():
+        if token in ids:
+            raise InvalidRequest(
+                f"{name}[{ids.index(token)}] is {token}, which stands for {kind} input: only text is supported", param=name
+            )
 
 
 def check_stops(name: str, stops: Sequence[str]) -> None:

@@ -301,6 +301,8 @@ def figures(step: int, stats: EngineStats) -> Heartbeat:
         cache.lookup_tokens,
         cache.hit_tokens,
         scheduler.counters.preemptions,
+        **{f"stopped_{stop}": count for stop, count in cache.stopped.items()},
+        lost_tokens=cache.lost_tokens,
     )
 
 

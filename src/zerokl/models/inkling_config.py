@@ -16,6 +16,8 @@ LOCAL, GLOBAL = "hybrid_sliding", "hybrid"
 MUST_BE_TRUE = (
     *("use_sconv", "use_embed_norm", "use_gate_bias", "use_global_scale", "norm_after_topk", "shared_expert_sink"),
 )
+MEDIA = {"image": 200054, "audio": 200053}
+"""Ids that stand for a piece of a picture or of sound, unless the config has `image_token_id`, `audio_token_id`."""
 MUST_BE_FALSE = ("q_bias", "o_bias", "tie_word_embeddings")
 
 
@@ -63,6 +65,8 @@ class Config:
     route_scale: float
     width_multiplier: float
     taps: int
+    media_ids: tuple[tuple[int, str], ...]
+    """What the text decoder alone can't read, and what it would be."""
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any]) -> Config:
@@ -102,6 +106,7 @@ class Config:
             route_scale=fields.positive("route_scale", 8.0),
             width_multiplier=fields.positive("logits_mup_width_multiplier", 24.0),
             taps=fields.count("sconv_kernel_size", fields.count("conv_kernel_size", 4)),
+            media_ids=media_ids(config, vocab_size),
         )
 
     @property
@@ -158,6 +163,14 @@ def check_flags(fields: Fields) -> None:
     wrong += [key for key in MUST_BE_FALSE if fields.flag(key)]
     if wrong or fields.config.get("final_logit_softcapping") is not None:
         raise UnsupportedModel(f"Inkling with another {', '.join(wrong) or 'final_logit_softcapping'} isn't supported")
+
+
+def media_ids(config: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, str], ...]:
+    """Of a config of the whole model, not of a text decoder's own."""
+    if not config.get("text_config"):
+        return ()
+    found = [(Fields(config).count(f"{kind}_token_id", usual), kind) for kind, usual in MEDIA.items()]
+    return tuple((token, kind) for token, kind in found if token < vocab_size)
 
 
 def widths(fields: Fields) -> tuple[int, int]:

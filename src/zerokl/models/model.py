@@ -85,6 +85,11 @@ class Model:
         return str(getattr(getattr(self.config, "rope", None), "name", ""))
 
     @property
+    def media_ids(self) -> dict[int, str]:
+        """Ids that stand for an image or for sound, of a model that is run for its text alone."""
+        return dict(getattr(self.config, "media_ids", ()))
+
+    @property
     def weight_bytes(self) -> int:
         """Of all packed matrices; vectors are small change."""
         return sum(matrix.nbytes for matrix in self.weights.matrices())

@@ -6,7 +6,7 @@ with its heartbeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from zerokl.server.exchange import Exchange
@@ -54,6 +54,16 @@ def _engine(service: Service) -> Iterator[Family]:
     yield from counter(names, "Tokens that the prefix cache was asked for.", beat.lookup_tokens)
     names = "zerokl:prefix_cache_hits_total vllm:prefix_cache_hits_total"
     yield from counter(names, "Tokens that the prefix cache had.", beat.hit_tokens)
+    stopped = {
+        "limit": beat.stopped_limit,
+        "full": beat.stopped_full,
+        "sliding": beat.stopped_sliding,
+        "state": beat.stopped_state,
+    }
+    text = "Lookups of prefixes, by what kept the match from being longer."
+    yield from family("zerokl:prefix_matches_total", "counter", text, by("stopped_by", stopped))
+    text = "Tokens that ran again though their keys were cached, for want of a window or a state."
+    yield from counter("zerokl:prefix_lost_tokens_total", text, beat.lost_tokens)
     names = "zerokl:num_preemptions_total vllm:num_preemptions_total"
     yield from counter(names, "Requests put back into the queue for want of pages.", beat.preemptions)
 
@@ -81,6 +91,10 @@ def _requests(service: Service) -> Iterator[Family]:
     ):
         names = " ".join(f"{prefix}:{name}" for prefix in ("zerokl", "sglang", "vllm"))
         yield from family(names, "histogram", text, histogram.samples())
+
+
+def by(label: str, values: Mapping[str, Number]) -> Samples:
+    return [("", ((label, name),), value) for name, value in values.items()]
 
 
 def gauge(names: str, text: str, value: Number) -> Iterator[Family]:

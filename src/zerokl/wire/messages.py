@@ -244,6 +244,16 @@ class Heartbeat(Struct, frozen=True, array_like=True, gc=False):
     hit_tokens: U64 = 0
     """Tokens that it had."""
     preemptions: U64 = 0
+    stopped_limit: U64 = 0
+    """Lookups of prefixes, by what kept the match from being longer: the request."""
+    stopped_full: U64 = 0
+    """No more is cached."""
+    stopped_sliding: U64 = 0
+    """Keys of a window are gone."""
+    stopped_state: U64 = 0
+    """There is no state checkpoint."""
+    lost_tokens: U64 = 0
+    """Tokens that ran again though their keys were cached, for want of the last two."""
 
 
 ToEngine = Submit | Abort | Control
