@@ -71,7 +71,7 @@ def test_dummy_weights_have_the_shapes_of_the_family(tmp_path):
         "num_attention_heads": 4,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = models.load(open_dummy(tmp_path, 0), Config())
+    model = models.load(open_dummy(tmp_path, 0, models.tensor_shapes), Config())
     assert model.head_size == 128
     assert model.weights.layers[0].q_norm.shape == (128,)
     assert np.isfinite(run.logits(model, [1, 2, 3], [2])).all()

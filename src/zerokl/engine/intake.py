@@ -232,9 +232,8 @@ def check_ids(name: str, ids: Sequence[int], vocab: int) -> None:
 def check_media(name: str, ids: Sequence[int], media_ids: Mapping[int, str]) -> None:
     for token, kind in media_ids.items():
         if token in ids:
-            raise InvalidRequest(
-                f"{name}[{ids.index(token)}] is {token}, which stands for {kind} input: only text is supported", param=name
-            )
+            place = f"{name}[{ids.index(token)}] is {token}"
+            raise InvalidRequest(f"{place}, which stands for {kind} input: only text is supported", param=name)
 
 
 def check_stops(name: str, stops: Sequence[str]) -> None:
