@@ -28,6 +28,11 @@ DEFECTS = {
     "overlap": ("decode rows differ when two requests of different ages meet", "arrivals"),
     "late_prefill": ("a prompt's row differs if two or more decode in its step", "jitter"),
     "resumed": ("a preempted request goes on with other numbers", "pressure"),
+    "aborted_page": ("an aborted prompt counts as cached although it was never computed to its end", "abort-storm"),
+    "bucket": ("prompts of more than 37 tokens are prefilled by another kernel", "sweep"),
+    "unseeded_draws": ("requests without a seed take noise from their neighbours with one", "sampled"),
+    "old_weights": ("prefixes of the weights before an update are still found", "update"),
+    "restarted": ("each start rounds otherwise", "restart"),
     "abort_frees_others": ("an abort gives back a page of another request", "aborts"),
     "stale_page": ("a cached page is handed out again and overwritten", "warm-prefix"),
     "decoded_page": ("pages that decode filled are read back differently", "warm-decode"),
@@ -80,6 +85,7 @@ class FakeRequest:
     seed: int = 0
     stream: int = 0
     use_cache: bool = True
+    seeded: bool = True
     salt: str = ""
     number: int = 0
     output: list[int] = field(default_factory=list)
@@ -132,6 +138,8 @@ class FakeEngine:
         self.tokens = {"prefill": 0, "decode": 0}
         self.events = 0
         """Rows that the defect has spoiled."""
+        self.weights = 0
+        self.starts = 1
         self._task: asyncio.Task[None] | None = None
 
     # The outside
@@ -155,6 +163,9 @@ class FakeEngine:
         self.waiting.remove(request)
         request.done = True
         self.counters["aborted"] += 1
+        if self.defect == "aborted_page":
+            for pages in range(request.computed // self.page, len(request.prompt) // self.page):
+                self.tree.setdefault((request.salt, *request.prompt[: (pages + 1) * self.page]), self._allocate())
         kept = set(self.tree.values())
         freed = request.pages
         if self.defect == "abort_frees_others" and self.waiting:
@@ -170,6 +181,19 @@ class FakeEngine:
         if self.second_tier:
             self.second_tier.clear()
         return True
+
+    def restart(self) -> None:
+        """As a process that is started again: nothing is left but the weights' files."""
+        self.flush()
+        self.starts += 1
+        self.widths.clear()
+        self.counters = dict.fromkeys(self.counters, 0)
+
+    def load(self, weights: int) -> None:
+        """Other weights; keys of the old ones are worth nothing any more."""
+        self.weights = weights
+        if self.defect != "old_weights":
+            self.flush()
 
     def flush_first_tier(self) -> None:
         self._evict(0)
@@ -289,9 +313,8 @@ class FakeEngine:
             if position % self.page == 0:
                 request.pages.append(self._allocate())
             page = request.pages[position // self.page]
-            self.memory[page] = mix(
-                self.memory[page], token + (VOCAB * 3 if decoding and self.defect == "decoded_page" else 0)
-            )
+            changed = VOCAB * 3 if decoding and self.defect == "decoded_page" else 0
+            self.memory[page] = mix(self.memory[page], token + 1009 * self.weights + changed)
             last = position == len(request.known) - 1
             scored = 0 <= request.score_from <= position < len(request.prompt) - 1
             if last or scored:
@@ -355,6 +378,8 @@ class FakeEngine:
             "chunk_cut": cut,
             "page_edge": not decoding and position == len(request.prompt) - 1 and (position + 1) % self.page == 0,
             "prefill_sum": not decoding and position == len(request.prompt) - 1,
+            "bucket": not decoding and len(request.prompt) > 37,
+            "restarted": self.starts > 1,
             "every_fifth": request.number % 5 == 0,
             "late_window": decoding and position - len(request.prompt) >= WINDOW,
             "stale_taps": not decoding and 0 < request.cached <= position < request.cached + TAPS - 1,
@@ -378,5 +403,7 @@ class FakeEngine:
         if request.temperature == 0:
             return int(np.argmax(row))
         seed = slot if self.defect == "seed_by_slot" else request.seed
+        if self.defect == "unseeded_draws" and any(not one.seeded for one in self.waiting):
+            seed += 1
         noise = -np.log(-np.log(spread(mix(mix(mix(7, seed), request.stream), position))))
         return int(np.argmax(row / np.float32(request.temperature) + noise))

@@ -222,9 +222,12 @@ class FakeChat(Peer):
 
 
 class FakeSGLang(FakeServer):
-    """The native route without zerokl's fingerprint and counters."""
+    """The native route without zerokl's fingerprint and counters, and with an update of weights."""
 
     def _about(self, path: str, body: bytes) -> Any:
+        if path == "/update_weights_from_disk":
+            self.engine.load(0 if orjson.loads(body)["model_path"] == "hash" else 1)
+            return {"success": True, "message": "loaded"}
         info = super()._about(path, body)
         if path == "/server_info":
             kept = ("version", "page_size", "chunked_prefill_size", "context_length", "max_running_requests")

@@ -120,6 +120,7 @@ class FakeServer:
             score_from=spec["start"] if spec["logprob"] else -1,
             temperature=spec["temperature"],
             seed=seed,
+            seeded=spec["seed"] is not None,
             stream=stream,
         )
 

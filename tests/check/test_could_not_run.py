@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from tests.check.conftest import RunCheck
-from tests.check.fake_engine import FakeEngine
+from tests.check.fake_engine import FakeEngine, FakeRequest
 from zerokl.check import wire
+from zerokl.check.commands import shell
 from zerokl.check.outcome import CouldNotRun, Status
 
 PROBES = 10
@@ -131,3 +133,63 @@ def test_greedy_sampling_makes_the_sampled_case_vacuous(run_fake: RunCheck) -> N
     assert [result.status for result in report.results] == [Status.COULD_NOT_RUN] * 2
     assert "no noise to compare" in report.results[0].reason
     assert "samples are the same" in report.results[1].reason
+
+
+class Lying(FakeEngine):
+    """Uses its cache as it should, and says something else about it."""
+
+    def __init__(self, says: Callable[[int], int]) -> None:
+        super().__init__()
+        self.says = says
+
+    def _keep(self, request: FakeRequest) -> None:
+        super()._keep(request)
+        if len(request.output) == request.new_tokens:
+            request.cached = self.says(request.cached)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [lambda cached: 0, lambda cached: cached + 16, lambda cached: max(0, cached - 16), lambda cached: cached + 1],
+    ids=["nothing", "a page more", "a page less", "a token more"],
+)
+def test_server_that_lies_about_cached_tokens_could_not_run(run_fake: RunCheck, says: Callable[[int], int]) -> None:
+    report = run_fake("", "warm-prefix", "branches", engine=Lying(says))
+    assert [result.status for result in report.results] == [Status.COULD_NOT_RUN] * 2
+    assert all(
+        re.search(r"cached_tokens is \d+, expected|tokens came from the cache", r.reason) for r in report.results
+    )
+    assert report.differing == 0
+
+
+def test_peer_that_dies_within_a_stream_could_not_run(run_fake: RunCheck) -> None:
+    report = run_fake("", "streams", trouble=from_request(PROBES + 3, "dead"))
+    assert report.results[0].status is Status.COULD_NOT_RUN
+    assert "does not answer" in report.results[0].reason
+
+
+def test_restart_after_which_nothing_was_ever_away_could_not_run(run_fake: RunCheck) -> None:
+    async def idle() -> None:
+        """A command that does nothing."""
+
+    (result,) = run_fake("", "restart", restart=idle).results
+    assert result.status is Status.COULD_NOT_RUN
+    assert "nothing shows that the server was restarted" in result.reason
+
+
+def test_restart_command_that_fails_says_its_last_words(run_fake: RunCheck) -> None:
+    (result,) = run_fake("", "restart", restart=shell("echo no such unit; exit 5")).results
+    assert (result.status, result.reason) == (Status.COULD_NOT_RUN, "the restart command ended with 5: no such unit")
+
+
+def test_restart_without_a_command_is_not_possible(run_fake: RunCheck) -> None:
+    (result,) = run_fake("", "restart", restart=None).results
+    assert (result.status, result.reason) == (
+        Status.NOT_POSSIBLE,
+        "needs a command that restarts the server: --restart-command",
+    )
+
+
+def test_weights_that_are_the_same_ones_are_no_update(run_fake: RunCheck) -> None:
+    (result,) = run_fake("old_weights", "update", other_weights="hash").results
+    assert (result.status, result.reason) == (Status.COULD_NOT_RUN, "the other weights answer as these do")

@@ -25,6 +25,7 @@ def test_clean_server_has_no_differing_value_and_exits_0(run_fake: RunCheck) -> 
     for name in ("pressure", "storm", "evictions"):
         assert reasons.pop(name).startswith("needs a server with a cache of at most 8192 tokens")
     assert reasons.pop("second-tier").startswith("needs a server that keeps what its cache evicts in a second tier")
+    assert reasons.pop("update") == "needs a server that loads other weights while it runs"
     assert set(reasons.values()) == {""}
     assert report.differing == 0
     assert report.exit_code == 0

@@ -12,10 +12,11 @@ from zerokl.check.lab import Lab
 from zerokl.check.rates import Rates, fit, total_cost
 from zerokl.check.run import run_case
 from zerokl.check.sizes import DEFAULT
+from zerokl.check.targets.base import Can
 from zerokl.check.targets.zerokl import ZeroklTarget
 from zerokl.check.wire import Wire
 
-ASKING = [case for case in CASES if not case.looks_back]
+ASKING = [case for case in CASES if not case.looks_back and Can.UPDATE_WEIGHTS not in case.needs]
 
 
 def lab_on(engine: FakeEngine, options: Options = Options("http://fake")) -> Lab:

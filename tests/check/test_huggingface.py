@@ -84,7 +84,7 @@ def test_model_in_this_process_is_equal_in_every_case_that_needs_no_server(
 ) -> None:
     report = check_fake(monkeypatch, tmp_path)
     equal = {result.case.name for result in report.results if result.status is Status.EQUAL}
-    assert equal == {"repeats", "rescoring", "continued", "crowd", "order", "lengths", "number-format"}
+    assert equal == {"repeats", "rescoring", "continued", "crowd", "order", "lengths", "sweep", "number-format"}
     assert {result.status for result in report.results} == {Status.EQUAL, Status.NOT_POSSIBLE}
     assert report.values > 2000
     assert report.foreign_requests == 0

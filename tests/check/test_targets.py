@@ -25,10 +25,10 @@ PEERS: dict[str, Any] = {
     "chat": FakeChat,
 }
 IMPOSSIBLE = {
-    "zerokl": set(),
+    "zerokl": {"update"},
     "sglang": {"samples", "echo"},
-    "vllm": {"chunks", "echo"},
-    "llama.cpp": {"rescoring", "chunks", "lengths", "samples", "echo"},
+    "vllm": {"chunks", "echo", "update"},
+    "llama.cpp": {"rescoring", "chunks", "lengths", "sweep", "samples", "echo", "update"},
     "openai": {
         "rescoring",
         "continued",
@@ -39,8 +39,11 @@ IMPOSSIBLE = {
         "window-turns",
         "edges",
         "conversations",
+        "abort-storm",
         "chunks",
         "lengths",
+        "sweep",
+        "update",
         "samples",
         "echo",
     },
@@ -54,8 +57,11 @@ IMPOSSIBLE = {
         "window-turns",
         "edges",
         "conversations",
+        "abort-storm",
         "chunks",
         "lengths",
+        "sweep",
+        "update",
         "samples",
         "echo",
         "number-format",
@@ -63,7 +69,7 @@ IMPOSSIBLE = {
 }
 
 
-NEED_ANOTHER_START = {"pressure", "storm", "evictions", "second-tier"}
+NEED_ANOTHER_START = {"pressure", "storm", "evictions", "second-tier", "restart"}
 """Possible on some servers, but not as they are started here."""
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from tests.check.conftest import NEED_SGLANG, restarting
 from tests.check.fake_engine import FakeEngine
+from tests.check.fake_peers import FakeSGLang
 from tests.check.fake_server import FakeServer, InProcess
 from zerokl.check.checking import Options, run_check
 from zerokl.check.diagnose import Kind
@@ -20,6 +22,11 @@ EXPECTED = {
     "mixed_step": Kind.MIXED,
     "overlap": Kind.MIXED,
     "late_prefill": Kind.MIXED,
+    "aborted_page": Kind.ABORT,
+    "bucket": Kind.BUCKET,
+    "unseeded_draws": Kind.SEED,
+    "old_weights": Kind.UPDATE,
+    "restarted": Kind.RESTART,
     "abort_frees_others": Kind.ABORT,
     "stale_page": Kind.CACHE,
     "match_one_more": Kind.CACHE,
@@ -60,7 +67,7 @@ def trial(defect: str, strength: int = 1, seed: int = 0) -> Outcome:
     engine = FakeEngine(defect, strength=strength)
     events = 0
 
-    class Counting(FakeServer):
+    class Counting(FakeSGLang if defect in NEED_SGLANG else FakeServer):  # type: ignore[misc]
         """Remembers the events at the time of the last case: the re-runs of the diagnosis don't count."""
 
         async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]
@@ -68,7 +75,9 @@ def trial(defect: str, strength: int = 1, seed: int = 0) -> Outcome:
             await super().__call__(scope, receive, send)
             events = engine.events
 
-    options = Options("http://fake", seed=seed, transports={"http://fake": InProcess(Counting(engine))})
+    app = Counting(engine)
+    transports = {"http://fake": InProcess(app)}
+    options = Options("http://fake", seed=seed, transports=transports, restart=restarting(app), other_weights="other")
     report = asyncio.run(run_check(options, Console(file=io.StringIO())))
     kinds = tuple(diagnosis.kind for diagnosis in report.diagnoses)
     return Outcome(defect, strength, seed, events, report.exit_code == 1, kinds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -49,6 +49,9 @@ class Options:
     timeout_s: float = 300.0
     text: str = ""
     diagnose: bool = True
+    restart: Callable[[], Awaitable[None]] | None = None
+    """--restart-command."""
+    other_weights: str = ""
     transports: dict[str, httpx.AsyncBaseTransport] = field(default_factory=dict)
     """By URL, instead of sockets: for servers in this process."""
 
@@ -101,7 +104,9 @@ async def make_lab(target: Target, options: Options) -> Lab:
     sizes = (QUICK if options.quick else DEFAULT).capped(options.max_new_tokens)
     prompts = Prompts(options.seed, corpus, facts.largest_id or 255)
     facts = await with_page_size(target, facts, prompts)
-    return Lab(target, facts, prompts, sizes, seed=options.seed)
+    lab = Lab(target, facts, prompts, sizes, seed=options.seed)
+    lab.restart, lab.other_weights = options.restart, options.other_weights
+    return lab
 
 
 def choose(options: Options) -> tuple[list[Case], list[str]]:

@@ -15,6 +15,7 @@ from rich.console import Console
 from zerokl.check.baseline import new_divergences
 from zerokl.check.cases import CASES
 from zerokl.check.checking import Options, run_check
+from zerokl.check.commands import shell
 from zerokl.check.formats import junit, markdown
 from zerokl.check.html import page
 from zerokl.check.outcome import CouldNotRun, Status
@@ -71,6 +72,8 @@ TEXT = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--budget", type=float, metavar="SECONDS", help="Fit the run into this time; the rest could not run.")
 @click.option("--max-requests", type=int, help="Stop after this many HTTP requests.")
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait for one answer.")
+@click.option("--restart-command", metavar="COMMAND", help="Shell command that restarts the server, and returns.")
+@click.option("--other-weights", default="", metavar="FOLDER", help="Weights to load in between, and to leave again.")
 @click.option("--corpus", type=TEXT, help="Own text for the natural prompts.")
 @click.option("--diagnose/--no-diagnose", default=True, help="Name the kind of a difference, by controlled re-runs.")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_cases, help="List the cases.")
@@ -95,6 +98,8 @@ def check(url: str, corpus: Path | None, against: str, baseline: Path | None, fa
         max_requests=chosen["max_requests"],
         timeout_s=chosen["timeout"],
         diagnose=chosen["diagnose"],
+        restart=shell(chosen["restart_command"]) if chosen["restart_command"] else None,
+        other_weights=chosen["other_weights"],
         text=corpus.read_text("utf-8") if corpus else "",
     )
     console = Console(stderr=any(str(chosen[name]) == "-" for name in WRITERS))

@@ -23,6 +23,8 @@ class Factor(StrEnum):
     STREAM = "streamed against whole"
     ROUTE = "other route"
     SERVER = "other server"
+    LENGTH = "scored in a longer prompt against in a shorter one"
+    EPOCH = "after a restart or update against before"
 
 
 Factors = frozenset[Factor]
@@ -64,6 +66,8 @@ def factors(meeting: Meeting, other: Setting) -> Factors:
         Factor.STREAM: first.stream != other.stream,
         Factor.ROUTE: first.route != other.route,
         Factor.SERVER: first.server != other.server,
+        Factor.LENGTH: meeting.first_phase == meeting.phase == "scored" and shorter != longer,
+        Factor.EPOCH: first.epoch != other.epoch,
     }
     return frozenset(factor for factor, differs in unequal.items() if differs)
 

@@ -43,6 +43,9 @@ class Kind(StrEnum):
     STREAM = "streaming"
     ROUTE = "route"
     DIGITS = "digits lost in print"
+    BUCKET = "prompt length bucket"
+    RESTART = "other bits after a restart"
+    UPDATE = "other bits after an update of weights"
     UNREPEATABLE = "not repeatable"
     SERVER = "the servers differ"
     UNKNOWN = "unknown"
@@ -129,14 +132,26 @@ def servers(clues: Clues) -> Diagnosis | None:
     return Diagnosis(Kind.SERVER, "high", summary, [("largest |d| of a logprob", f"{largest:.2e}")])
 
 
+def epochs(clues: Clues) -> Diagnosis | None:
+    """Nothing differs but what was answered before a restart or an update, and after it."""
+    share = clues.share(lambda one: Factor.EPOCH in one.factors)
+    if share < EXPLAINS:
+        return None
+    updates = sum(one.comparison.setting.case == "update" for one in clues.differing)
+    kind, name = (Kind.UPDATE, "an update of the weights") if updates else (Kind.RESTART, "a restart")
+    rest = Count(len(clues.found), len(clues.differing))
+    summary = f"the server agrees with itself up to {name}, and not with what it answered before it"
+    return Diagnosis(kind, _confidence(clues, share), summary, [("all rows", str(rest))])
+
+
 def hang_ups(clues: Clues) -> Diagnosis | None:
     summary = "requests differ only beside or after aborted ones: an abort gives back what others still use"
-    return _one_case(clues, "aborts", Kind.ABORT, summary)
+    return _one_case(clues, ("aborts", "abort-storm"), Kind.ABORT, summary)
 
 
 def preemptions(clues: Clues) -> Diagnosis | None:
     summary = "requests differ only where the cache is too small for all: what is computed again comes out otherwise"
-    return _one_case(clues, "pressure", Kind.PREEMPTION, summary)
+    return _one_case(clues, ("pressure",), Kind.PREEMPTION, summary)
 
 
 def streams(clues: Clues) -> Diagnosis | None:
@@ -189,7 +204,8 @@ def tiles(clues: Clues) -> Diagnosis | None:
 
 def step_size(clues: Clues) -> Diagnosis | None:
     """Company, cache hits and decode all move the bits, a little: a step's sums depend on how many tokens it has."""
-    accused = [factor for factor in (Factor.COMPANY, Factor.CACHE, Factor.PHASE, Factor.END) if _accused(clues, factor)]
+    suspects = (Factor.COMPANY, Factor.CACHE, Factor.PHASE, Factor.END, Factor.LENGTH)
+    accused = [factor for factor in suspects if _accused(clues, factor)]
     if len(accused) < 2 or Factor.COMPANY not in accused or _largest(clues.differing) > WRONG_CONTENT:
         return None
     return Diagnosis(
@@ -198,6 +214,15 @@ def step_size(clues: Clues) -> Diagnosis | None:
         "company, cached prefixes or the phase move the bits alike: results depend on how many tokens share a step",
         [(factor.value, str(clues.table.pure(factor))) for factor in accused],
     )
+
+
+def bucket(clues: Clues) -> Diagnosis | None:
+    """The same row of the same text has other bits in a longer prompt, and company is not to blame."""
+    if not _accused(clues, Factor.LENGTH) or _accused(clues, Factor.COMPANY):
+        return None
+    summary = "a prompt's numbers depend on how long it is: longer ones take another kernel, bucket or padding"
+    evidence = [(Factor.LENGTH.value, str(clues.table.pure(Factor.LENGTH)))]
+    return Diagnosis(Kind.BUCKET, _confidence(clues, 1.0), summary, evidence)
 
 
 def company(clues: Clues) -> Diagnosis | None:
@@ -280,6 +305,7 @@ def phases(clues: Clues) -> Diagnosis | None:
 
 RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
     servers,
+    epochs,
     unrepeatable,
     seeds,
     hang_ups,
@@ -289,20 +315,21 @@ RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
     chunk_cuts,
     tiles,
     step_size,
+    bucket,
     company,
     cached,
     phases,
 )
 
 
-def _one_case(clues: Clues, case: str, kind: Kind, summary: str) -> Diagnosis | None:
-    """Nearly all that differs does so in this case, whose event no other case has."""
-    share = clues.share(lambda one: one.comparison.setting.case == case)
+def _one_case(clues: Clues, cases: Sequence[str], kind: Kind, summary: str) -> Diagnosis | None:
+    """Nearly all that differs does so in these cases, whose event no other case has."""
+    share = clues.share(lambda one: one.comparison.setting.case in cases)
     if share < EXPLAINS:
         return None
     elsewhere = Count()
     for one in clues.found:
-        if one.comparison.setting.case != case:
+        if one.comparison.setting.case not in cases:
             elsewhere.add(one.differs)
     return Diagnosis(kind, _confidence(clues, share), summary, [("in all other cases", str(elsewhere))])
 

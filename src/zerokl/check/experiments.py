@@ -19,6 +19,7 @@ from zerokl.check.cases.pressure import pressure
 from zerokl.check.cases.rescoring import rescoring
 from zerokl.check.cases.sampled import sampled, samples
 from zerokl.check.cases.streams import streams
+from zerokl.check.cases.sweep import sweep
 from zerokl.check.cases.warm import warm_prefix
 from zerokl.check.contrast import Count, sightings
 from zerokl.check.diagnose import Diagnosis, Kind
@@ -90,6 +91,7 @@ ON: dict[Kind, Experiment] = {
     Kind.LOG_SOFTMAX: phase,
     Kind.CHUNK: chunks,
     Kind.TILE: lengths,
+    Kind.BUCKET: sweep,
     Kind.SEED: seeds,
     Kind.ABORT: aborts,
     Kind.PREEMPTION: pressure,

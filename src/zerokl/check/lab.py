@@ -53,6 +53,14 @@ class Lab:
         """The longest that an answer took, alone and cold."""
         self.num_unrecorded = 0
         """Requests whose answers nobody looks at."""
+        self.restart: Callable[[], Awaitable[None]] | None = None
+        """Starts the server anew; returns once the command is done, whether or not the server answers yet."""
+        self.other_weights = ""
+        """As the server would be asked to load them."""
+        self.epoch = 0
+        """How often the server was started anew, or its weights exchanged."""
+        self.edges: list[int] = []
+        """Lengths of prompts from which on the bits are others."""
         self.on_answer: Callable[[], None] = lambda: None
         room = facts.pool_tokens if facts.kept_tokens is None else facts.kept_tokens
         self._prefixes = PrefixModel(facts.page_size or 1, room, facts.cache_page or 0)
@@ -106,6 +114,22 @@ class Lab:
         if self.can(Can.FLUSH):
             await self.target.flush()
             self._prefixes.flush()
+
+    def new_epoch(self) -> None:
+        """The server is another than before, and its cache is empty."""
+        self.epoch += 1
+        self._prefixes.flush()
+
+    def may_be_cached(self, asks: Iterable[Ask]) -> None:
+        """By clients that hung up: all of it, a part, or nothing."""
+        for ask in asks:
+            self._prefixes.learn(ask.ids, len(ask.ids))
+        self._prefixes.unsure = True
+
+    async def unrecorded(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Answers that are no business of the ledger."""
+        self.num_unrecorded += len(asks)
+        return [group[0] for group in await self.target.ask(asks)]
 
     async def flush_first_tier(self) -> None:
         """Of a cache with two: all that is cached is then on the second."""
@@ -268,12 +292,18 @@ class Lab:
         setting = replace(
             setting,
             number=self._number,
+            epoch=self.epoch,
             server=self.server,
             cached_tokens=answer.cached_tokens,
             prompt_tokens=len(answer.ask.ids),
         )
         tally = self.tally
-        comparison = self.ledger.observe(answer, setting, scaled=not self.can(Can.RAW_LOGPROBS))
+        comparison = self.ledger.observe(
+            answer,
+            setting,
+            scaled=not self.can(Can.RAW_LOGPROBS),
+            unseeded_repeats=self.can(Can.UNSEEDED_REPEATS),
+        )
         tally.answers += 1
         tally.values += comparison.values
         tally.positions += comparison.positions

@@ -40,6 +40,8 @@ class Setting:
     server: str = ""
     cached_tokens: int | None = None
     prompt_tokens: int = 0
+    epoch: int = 0
+    """Of the server: it grows with each restart and each update of weights."""
 
     def describe(self) -> str:
         server = f"{self.server}: " if self.server else ""
@@ -132,13 +134,18 @@ class Ledger:
         self._rankings: dict[bytes, Seen] = {}
         self._tokens: dict[tuple[bytes, object], Seen] = {}
 
-    def observe(self, answer: Answer, setting: Setting, *, scaled: bool = False) -> Comparison:
-        """`scaled`: the server's output logprobs are after temperature, so they are a function of that too."""
+    def observe(
+        self, answer: Answer, setting: Setting, *, scaled: bool = False, unseeded_repeats: bool = True
+    ) -> Comparison:
+        """`scaled`: the server's output logprobs are after temperature, so they are a function of that too.
+        `unseeded_repeats`: two draws without a seed are the same draw; otherwise each is one of its own."""
         comparison = Comparison(answer, setting)
         text = answer.text_ids
         digests = history_digests(text)
         prompt = len(answer.ask.ids)
         draw = answer.ask.draw_key(answer.sample)
+        if answer.ask.seed is None and not answer.ask.greedy and not unseeded_repeats:
+            draw = ("unseeded", setting.server, setting.number)
         for row in answer.rows:
             history = digests[row.position]
             if scaled and row.phase != "scored" and answer.ask.temperature not in (0, 1):

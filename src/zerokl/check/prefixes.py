@@ -11,7 +11,7 @@ The last output token's keys are never computed, so a finished request leaves le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zerokl.check.answers import Ask
 from zerokl.check.ledger import history_digests
@@ -26,17 +26,20 @@ class PrefixModel:
     capacity_tokens: int | None = None
     cache_page: int = 0
     """If the cache's pages are smaller than `page_size`."""
+    unsure: bool = False
+    """Somebody whose answers nobody saw may have left, or not left, what is learned here."""
     _pages: set[bytes] = field(default_factory=set)
     _kept: set[bytes] = field(default_factory=set)
 
     def flush(self) -> None:
+        self.unsure = False
         self._pages.clear()
         self._kept.clear()
 
     @property
     def certain(self) -> bool:
-        """False once the cache may have had to evict something."""
-        return self.capacity_tokens is None or self.kept_tokens <= self.capacity_tokens // 2
+        """False once the cache may have had to evict something, or nobody knows how much was computed."""
+        return not self.unsure and (self.capacity_tokens is None or self.kept_tokens <= self.capacity_tokens // 2)
 
     @property
     def kept_tokens(self) -> int:
@@ -61,4 +64,4 @@ class PrefixModel:
         return pages * self.page_size
 
     def copy(self) -> PrefixModel:
-        return PrefixModel(self.page_size, self.capacity_tokens, self.cache_page, set(self._pages), set(self._kept))
+        return replace(self, _pages=set(self._pages), _kept=set(self._kept))

@@ -17,6 +17,9 @@ async def diagnose_report(lab: Lab, report: Report) -> list[Diagnosis]:
         if diagnosis.kind in NEED_WIDTHS:
             diagnosis = diagnose([*comparisons, *await explore(lab)], report.facts) or diagnosis
         await confirm(lab, diagnosis)
+        if lab.edges:
+            where = ", ".join(f"{edge - 1}/{edge}" for edge in lab.edges)
+            diagnosis.evidence.append(("bits change between prompts of so many tokens", where))
         found.append(diagnosis)
     if lab.not_float32:
         share = f"{len(lab.not_float32):,} of {lab.num_numbers:,} numbers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerokl.check.cases import (
+    abort_storm,
     aborts,
     branches,
     chunks,
@@ -18,9 +19,12 @@ from zerokl.check.cases import (
     pressure,
     repeats,
     rescoring,
+    restart,
     storm,
     streams,
+    sweep,
     turns,
+    update,
 )
 from zerokl.check.cases.arrivals import ARRIVALS, LONG_PREFILL
 from zerokl.check.cases.base import Case, Cost
@@ -44,16 +48,20 @@ CASES: tuple[Case, ...] = (
     LONG_PREFILL,
     jitter.CASE,
     aborts.CASE,
+    abort_storm.CASE,
     pressure.CASE,
     storm.CASE,
     EVICTIONS,
     SECOND_TIER,
     chunks.CASE,
     lengths.CASE,
+    sweep.CASE,
     streams.CASE,
     SAMPLED,
     N_SAMPLES,
     echo.CASE,
+    update.CASE,
+    restart.CASE,
     number_format.CASE,
 )
 

@@ -25,7 +25,7 @@ async def aborts(lab: Lab) -> None:
     gone = 0
     async with lab.watching() as watch:
         for target in targets:
-            leavers = [asyncio.create_task(_leave(lab, _leaver(lab, number))) for number in range(LEAVERS)]
+            leavers = [asyncio.create_task(leave(lab, _leaver(lab, number))) for number in range(LEAVERS)]
             await lab.stream(target.unscored(), "while others hang up", neighbours=LEAVERS)
             gone += sum(await asyncio.gather(*leavers))
     lab.happened(gone > 0, "streams closed in the middle", "no stream could be closed before its end")
@@ -39,12 +39,12 @@ def _leaver(lab: Lab, number: int) -> Ask:
     return lab.greedy(standard_ask(lab, 80 + number).ids, 4 * lab.sizes.new_tokens).unscored()
 
 
-async def _leave(lab: Lab, ask: Ask) -> bool:
-    """True if the connection was closed before the answer was whole."""
+async def leave(lab: Lab, ask: Ask, after: int = AFTER, pause_s: float = 0.0) -> bool:
+    """Hangs up after so many tokens, or after a pause if that is none; True if that was before the answer was whole."""
     enough = asyncio.Event()
     lab.num_unrecorded += 1
-    task = asyncio.create_task(lab.target.stream(ask, lambda tokens: enough.set() if tokens >= AFTER else None))
-    waiter = asyncio.create_task(enough.wait())
+    task = asyncio.create_task(lab.target.stream(ask, lambda tokens: enough.set() if tokens >= after else None))
+    waiter = asyncio.create_task(enough.wait() if after else asyncio.sleep(pause_s))
     await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
     left = not task.done()

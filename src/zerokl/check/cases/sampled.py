@@ -24,6 +24,7 @@ async def sampled(lab: Lab) -> None:
         "sampling gave what greedy gives: no noise to compare",
     )
     crowd = [ask.unscored() for ask in asks] + [replace(ask.unscored(), seed=_seed(lab, 70)) for ask in asks[:2]]
+    crowd.insert(1, replace(standard_ask(lab, 71), temperature=1.0).unscored())  # draws without a seed
     for how, batch in (("in company", crowd), ("in company, reversed", crowd[::-1])):
         await lab.flush()
         async with lab.watching() as watch:
@@ -69,7 +70,7 @@ def _sampled_cost(lab: Lab) -> Cost:
     asks = _asks(lab)
     new = lab.sizes.new_tokens
     prefill = sum(len(ask.ids) for ask in asks)
-    width = len(asks) + 2
+    width = len(asks) + 3
     return Cost(3.3 * prefill, alone=(len(asks) + 2) * new, crowd=2 * width * new, answers=len(asks) + 2 * width + 2)
 
 

@@ -27,6 +27,7 @@ class Can(StrEnum):
     UNSEEDED_REPEATS = "promises that unseeded sampling repeats too"
     SAMPLES = "draws n samples of a prompt"
     ECHO = "scores prompts through /v1/completions"
+    UPDATE_WEIGHTS = "loads other weights while it runs"
     COUNTERS = "counts steps, batch widths and chunks"
     TWO_TIERS = "keeps what its cache evicts in a second tier, and empties the first alone on request"
     WIDE_FLOATS = "prints float32 with all digits of the double"
@@ -125,6 +126,15 @@ class Target(Protocol):
 
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         """As `ask` of one, through /v1/completions with echo; ask.score_from is 0."""
+        ...
+
+
+@runtime_checkable
+class Updates(Protocol):
+    """A target that can do `Can.UPDATE_WEIGHTS`."""
+
+    async def update_weights(self, place: str) -> None:
+        """Loads the weights at `place`; an empty one stands for those that the server was started with."""
         ...
 
 

@@ -55,8 +55,13 @@ async def detect(wire: Wire) -> str:
 
 
 async def _completes(wire: Wire, model: str) -> bool:
-    try:
-        reply = await wire.post("/v1/completions", {"model": model, "prompt": "a", "max_tokens": 1, "logprobs": 1})
-    except CouldNotRun:
-        return False
-    return bool(reply.get("choices"))
+    """With a text or, where that isn't taken, with token ids."""
+    for prompt in ("a", [1]):
+        try:
+            reply = await wire.post(
+                "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 1, "logprobs": 1}
+            )
+        except CouldNotRun:
+            continue
+        return bool(reply.get("choices"))
+    return False

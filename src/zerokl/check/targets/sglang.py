@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zerokl.check.outcome import CouldNotRun
 from zerokl.check.targets.base import Can, Counters, Facts
 from zerokl.check.targets.native import NativeTarget, whole
 from zerokl.check.wire import Json, Wire
@@ -16,6 +17,7 @@ ALWAYS = frozenset(
         Can.ARRIVALS,
         Can.CACHED_SCORES,
         Can.WIDE_FLOATS,
+        Can.UPDATE_WEIGHTS,
     }
 )
 
@@ -50,6 +52,13 @@ class SGLangTarget(NativeTarget):
             max_running=whole(info.get("max_running_requests")),
             largest_id=whole(info.get("vocab_size", 0)) or None,
         )
+
+    async def update_weights(self, place: str) -> None:
+        """Raises CouldNotRun where the server says that it didn't work."""
+        body = {"model_path": place or str(self._info.get("model_path", ""))}
+        reply = await self.wire.post("/update_weights_from_disk", body)
+        if not reply.get("success"):
+            raise CouldNotRun(f"/update_weights_from_disk: {reply.get('message', 'no success')}")
 
     async def counters(self) -> Counters:
         return Counters()

@@ -17,7 +17,8 @@ class ZeroklTarget(NativeTarget):
     def __init__(self, wire: Wire, info: Json) -> None:
         super().__init__(wire)
         self._info = info
-        self.abilities = frozenset(Can) if info.get("enable_hierarchical_cache") else frozenset(Can) - {Can.TWO_TIERS}
+        missing = {Can.UPDATE_WEIGHTS} if info.get("enable_hierarchical_cache") else {Can.UPDATE_WEIGHTS, Can.TWO_TIERS}
+        self.abilities = frozenset(Can) - missing
 
     @classmethod
     async def make(cls, wire: Wire, _: str = "") -> ZeroklTarget:
