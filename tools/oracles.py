@@ -1,7 +1,7 @@
 """Make the golden files of tests/goldens/models anew: what transformers computes for tiny Llamas and for SmolLM2.
 
     make oracles                                  # installs torch and transformers in an environment of their own
-    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2|gemma3-270m|FAMILY ...]
+    python tools/oracles.py --python ORACLE/bin/python [--only tiny|smollm2|gemma3-270m|formats|FAMILY ...]
 
 This side, in zerokl's environment, writes checkpoints and questions; `oracle_torch.py` answers them with transformers.
 Checkpoints are written in float32 as plain safetensors, so that both sides hold the same numbers.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.checkpoints.tiny import make_tiny_llama, write_safetensors  # noqa: E402
+from tests.models import formats  # noqa: E402
 from tests.models.families import FAMILIES, family_questions, make_family  # noqa: E402
 from tests.models.gemma import GEMMA3_PROMPTS, gemma3_file  # noqa: E402
 from tests.models.prompts import PROMPTS  # noqa: E402
@@ -42,12 +44,10 @@ NEW_TOKENS = 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch and transformers")
-    parser.add_argument(
-        "--only", choices=["tiny", "smollm2", "gemma3-270m", *FAMILIES], nargs="*", default=[], help="make these files"
-    )
+    parser.add_argument("--only", nargs="*", default=[], help="make these files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        wanted = set(arguments.only or ["tiny", "smollm2", *FAMILIES])
+        wanted = set(arguments.only or ["tiny", "smollm2", *FAMILIES, "formats"])
         if "tiny" in wanted:
             write_golden("tiny", *tiny_answers(arguments.python, Path(temporary)))
         if "smollm2" in wanted:
@@ -56,6 +56,10 @@ def main() -> None:
             write_golden("gemma3-270m", *gemma3_answers(arguments.python, Path(temporary)))
         for family in [family for family in FAMILIES if family in wanted]:
             write_golden(f"families/{family}", *family_answers(arguments.python, Path(temporary), family))
+        for architecture, form in stored_forms():
+            if formats.golden_name(architecture, form).removeprefix("families/") in wanted or "formats" in wanted:
+                answers = form_answers(arguments.python, Path(temporary), architecture, form)
+                write_golden(formats.golden_name(architecture, form), *answers)
 
 
 def tiny_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -78,6 +82,25 @@ def family_answers(python: str, temporary: Path, family: str) -> tuple[dict[str,
     found, made_with = ask(python, folder, family_questions(family))
     print(f"{family}: float32 is off by {spread(found):.1e}, logits spread {found['0/float64'].std():.2f}")
     return found, {"made with": made_with, "weights": digest(folder)}
+
+
+def stored_forms() -> list[tuple[str, str]]:
+    """Of each architecture, one format for each set of numbers that isn't the family's own."""
+    wanted = {"bfloat16": "safetensors BF16, 2 shards, F32 norms", "blocks": "GGUF, 14 types, 2 parts"}
+    return [row for row in formats.rows() if row[1] in wanted.values()]
+
+
+def form_answers(
+    python: str, temporary: Path, architecture: str, form: str
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    path = formats.write(temporary / "stored", architecture, form)
+    folder = plain_folder(checkpoints.open(path), temporary / "plain", pad_token_id=0)
+    found, made_with = ask(python, folder, family_questions(formats.OF_ARCHITECTURE[architecture]))
+    print(f"{architecture}, {form}: float32 is off by {spread(found):.1e}, spread {found['0/float64'].std():.2f}")
+    about = {"made with": made_with, "weights": digest(folder)}
+    shutil.rmtree(folder)
+    shutil.rmtree(temporary / "stored")
+    return found, about
 
 
 def smollm2_answers(python: str, temporary: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -137,10 +160,10 @@ def ask(python: str, folder: Path, asked: Sequence[Question]) -> tuple[dict[str,
     return found, json.loads(str(found.pop("provenance")))
 
 
-def plain_folder(checkpoint: checkpoints.Checkpoint, folder: Path) -> Path:
+def plain_folder(checkpoint: checkpoints.Checkpoint, folder: Path, **more: Any) -> Path:
     """A Hugging Face folder with the checkpoint's exact numbers in float32."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(checkpoint.config))
+    (folder / "config.json").write_text(json.dumps(checkpoint.config | more))
     tensors = {name: tensor.float32() for name, tensor in checkpoint.tensors.items()}
     if checkpoint.config.get("norms_are_whole"):
         tensors = {name: x - 1 if "norm" in name else x for name, x in tensors.items()}

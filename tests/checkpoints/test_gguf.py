@@ -17,7 +17,7 @@ from tests.checkpoints.gguf_files import add_tensor, toy_tokenizer_keys, write_l
 from tests.checkpoints.tiny import TINY, tiny_weights
 from zerokl import checkpoints
 from zerokl.checkpoints.gguf import read_gguf
-from zerokl.errors import CallerError, CheckpointError
+from zerokl.errors import CallerError, CheckpointError, UnsupportedModel
 
 CONFIG = TINY | {"vocab_size": 284}
 
@@ -116,7 +116,6 @@ BROKEN = {
     "tensor past the end": (aligned(header(tensors=1) + tensor_info(axes=(2**20,))), "truncated: tensor 'w'"),
     "offset past the end": (aligned(header(tensors=1) + tensor_info(offset=2**40)), "truncated: tensor 'w'"),
     "unaligned offset": (aligned(header(tensors=1) + tensor_info(offset=1), 256), "not a multiple of 32"),
-    "unknown type": (aligned(header(tensors=1) + tensor_info(kind=10), 256), "'w' is Q2_K; zerokl reads F32"),
     "part of a block": (aligned(header(tensors=1) + tensor_info(axes=(33,), kind=8), 256), "not whole Q8_0 blocks"),
     "same tensor twice": (aligned(header(tensors=2) + tensor_info() + tensor_info(offset=128), 256), "stands twice"),
     "overlap": (aligned(header(tensors=2) + tensor_info() + tensor_info(b"v", offset=96), 256), "overlaps"),
@@ -135,6 +134,13 @@ def test_broken_file_is_one_error_with_its_cause(tmp_path: Path, content: bytes,
     with pytest.raises(CheckpointError, match=rf"broken\.gguf: .*({cause})") as caught:
         read_gguf(path)
     assert str(caught.value).count(path.name) == 1
+
+
+def test_an_unknown_type_says_which_are_read_and_which_is_near(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(aligned(header(tensors=1) + tensor_info(kind=16), 256))
+    with pytest.raises(UnsupportedModel, match=r"'w' is IQ2_XXS, .*; supported: F32, F16, .*; nearest: IQ4_XS"):
+        read_gguf(path)
 
 
 def test_hostile_counts_cost_no_memory(tmp_path: Path) -> None:

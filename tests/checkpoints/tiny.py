@@ -177,12 +177,14 @@ def add_bos(folder: Path) -> None:
     _write_json(path, tokenizer)
 
 
-def write_safetensors(path: Path, tensors: dict[str, np.ndarray], dtype: str = "float32") -> None:
-    """One safetensors file of float32 arrays stored as `dtype`: a header and raw bytes, written by hand."""
+def write_safetensors(
+    path: Path, tensors: dict[str, np.ndarray], dtype: str = "float32", vectors: str | None = None
+) -> None:
+    """One safetensors file of float32 arrays stored as `dtype`, or as `vectors`: header and raw bytes, by hand."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     blobs, offset = [], 0
     for name, array in tensors.items():
-        stored, blob = encode(array, dtype)
+        stored, blob = encode(array, vectors if vectors and array.ndim == 1 else dtype)
         header[name] = {"dtype": stored, "shape": list(array.shape), "data_offsets": [offset, offset + len(blob)]}
         blobs.append(blob)
         offset += len(blob)

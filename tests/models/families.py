@@ -124,7 +124,7 @@ GRANITE = {
     "attention_multiplier": 0.15,
     "logits_scaling": 1.5,
 }
-GEMMA2 = GEMMA3 | {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2"}
+GEMMA2 = GEMMA3 | {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "query_pre_attn_scalar": 16}
 PHI3 = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": None}
 SPREAD_FACTORS = {
     "short_factor": [1.0, 1.1, 1.25, 1.5, 1.5, 1.6],
@@ -208,6 +208,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3-moe": QWEN3_MOE | {"norm_topk_prob": True},
     "qwen3-moe-mixed": QWEN3_MOE | {"decoder_sparse_step": 2, "num_hidden_layers": 4, "mlp_only_layers": [1]},
     "gemma3": GEMMA3 | {"sliding_window_pattern": 3, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    "gemma3-plain-scale": GEMMA3
+    | {"query_pre_attn_scalar": 16, "sliding_window_pattern": 3, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
     "gemma3-tied": GEMMA3
     | {
         "tie_word_embeddings": True,

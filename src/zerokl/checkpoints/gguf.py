@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import struct
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -22,6 +23,7 @@ from zerokl.checkpoints.files import fail, map_file, view
 from zerokl.checkpoints.names import check_tensor_name
 from zerokl.checkpoints.quantised import LAYOUTS, dequantise
 from zerokl.checkpoints.view import Array, Tensor
+from zerokl.errors import UnsupportedModel
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -188,7 +190,12 @@ def _stored_bytes(path: Path, name: str, shape: tuple[int, ...], kind: str) -> i
     if kind in PLAIN:
         return prod(shape) * np.dtype(PLAIN[kind]).itemsize
     if kind not in LAYOUTS:
-        fail(path, f"tensor {name!r} is {kind}; zerokl reads {', '.join([*PLAIN, *LAYOUTS])}")
+        supported = [*PLAIN, *LAYOUTS]
+        nearest = get_close_matches(kind, supported, n=1, cutoff=0)[0]
+        raise UnsupportedModel(
+            f"{path}: tensor {name!r} is {kind}, which isn't supported; supported: {', '.join(supported)}; "
+            f"nearest: {nearest}"
+        )
     layout = LAYOUTS[kind]
     if shape[-1] % layout.values:
         fail(path, f"tensor {name!r}: rows of {shape[-1]} values are not whole {kind} blocks of {layout.values}")

@@ -1,40 +1,69 @@
 """Rotary scaling of a GGUF file, in the words of a config.json.
 
-Llama 3.1's scaling is stored only as its result, a divisor per frequency (`rope_freqs.weight`). Its parameters are
-found again: the largest divisor is the factor, the others follow from Llama's constants, and must, or it is an error.
+Phi's LongRoPE is two tensors of factors. Llama 3.1's scaling is stored only as its result, a divisor per frequency
+(`rope_freqs.weight`). Its parameters are found again: the largest divisor is the factor, the others follow from Llama's
+constants, and must, or it is an error.
 """
 
 from __future__ import annotations
 
-from math import pi
+from math import log, pi, sqrt
 from typing import Any
 
 import numpy as np
 
 from zerokl.checkpoints.files import fail
 from zerokl.checkpoints.gguf import Gguf
+from zerokl.checkpoints.gguf_architectures import Keys
 from zerokl.errors import UnsupportedModel
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
-def rope_scaling(file: Gguf, prefix: str, base: float, rotated: int) -> dict[str, Any] | None:
+def rope_scaling(file: Gguf, keys: Keys, base: float, rotated: int) -> dict[str, Any] | None:
     """The `rope_scaling` entry for `rotated` values per head and the base frequency `base`; None: no scaling."""
-    metadata = file.metadata
-    kind = metadata.get(f"{prefix}.rope.scaling.type", "none")
+    kind = file.metadata.get(f"{keys.prefix}.rope.scaling.type", "none")
     if "rope_freqs.weight" in file.tensors:
         return _llama3(file, base, rotated)
+    if "rope_factors_long.weight" in file.tensors or "rope_factors_short.weight" in file.tensors:
+        return _longrope(file, keys, rotated)
     if kind == "none":
         return None
-    factor = metadata.get(f"{prefix}.rope.scaling.factor")
-    if not isinstance(factor, float) or not factor > 0:
-        fail(file.path, f"rope scaling {kind!r:.20} with the factor {factor!r:.20}")
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": factor}
+    if kind not in ("linear", "yarn"):
+        raise UnsupportedModel(
+            f"{file.path}: rope scaling {kind!r:.40} isn't supported; supported: none, linear, yarn, and llama3 and "
+            "longrope by their tensors"
+        )
+    scaling = {"rope_type": kind, "factor": keys.real("rope.scaling.factor")}
     if kind == "yarn":
-        original = metadata.get(f"{prefix}.rope.scaling.original_context_length")
-        return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-    raise UnsupportedModel(f"{file.path}: rope scaling {kind!r:.40}; zerokl reads none, linear, yarn and llama3")
+        scaling["original_max_position_embeddings"] = keys.count("rope.scaling.original_context_length")
+        for name, key in YARN_KEYS.items():
+            if key in keys:
+                scaling[name] = keys.real(key)
+    return scaling
+
+
+YARN_KEYS = {
+    "attention_factor": "rope.scaling.yarn_attn_factor",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
+}
+
+
+def _longrope(file: Gguf, keys: Keys, rotated: int) -> dict[str, Any]:
+    """Two lists of factors, as tensors; the scale of cosines is what the lengths imply, or it is said."""
+    lists = {}
+    for name in ("long", "short"):
+        stored = file.tensors.get(f"rope_factors_{name}.weight")
+        if stored is None or stored.shape != (rotated // 2,) or stored.dtype != "F32":
+            fail(file.path, f"rope_factors_{name}.weight is not F32 ({rotated // 2},)")
+        lists[f"{name}_factor"] = [float(str(value)) for value in stored.array()]
+    scaling: dict[str, Any] = {"rope_type": "longrope", **lists}
+    said = keys.maybe("rope.scaling.attn_factor")
+    trained = keys.count("rope.scaling.original_context_length", keys.count("context_length"))
+    factor = keys.count("context_length") / trained
+    implied = sqrt(1 + log(factor) / log(trained)) if factor > 1 else 1.0
+    return scaling if said is None or abs(said - implied) < 1e-6 else scaling | {"attention_factor": said}
 
 
 def _llama3(file: Gguf, base: float, rotated: int) -> dict[str, Any]:

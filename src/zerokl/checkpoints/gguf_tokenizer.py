@@ -3,12 +3,12 @@
     tokenizer.ggml.model   gpt2    byte-level BPE; the split into words is named by tokenizer.ggml.pre
                            llama   SentencePiece BPE with scores and byte fallback
 
-A pre-tokenizer is one entry of `PRE_TOKENIZERS`.
+A pre-tokenizer is one entry of `pre_tokenizers.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import orjson
 
 from zerokl.checkpoints.files import fail
 from zerokl.checkpoints.gguf import Gguf
+from zerokl.checkpoints.pre_tokenizers import ALIASES, PRE_TOKENIZERS, PreTokenizer
 from zerokl.checkpoints.sentencepiece import byte_token, merges_from_scores
 from zerokl.checkpoints.special import bos_eos_template
 from zerokl.errors import UnsupportedModel
@@ -24,34 +25,6 @@ from zerokl.types import SpecialTokens, TokenizerFiles
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """tokenizer.ggml.token_type"""
 
-
-@dataclass(frozen=True)
-class PreTokenizer:
-    """How one kind of byte-level BPE cuts text into words, before any merge."""
-
-    patterns: tuple[str, ...] = ()
-    """Each cuts the pieces further; then bytes are spelt as letters."""
-    gpt2_words: bool = False
-    """Cut by the ByteLevel step's own pattern as well (GPT-2's)."""
-    digits: bool = False
-    """Each digit by itself, first."""
-    normalizer: str | None = None
-    whole_words: bool = False
-    """A word that is in the vocabulary is taken whole, before any merge (Llama 3)."""
-    add_bos: bool = False
-    """Unless the file says otherwise."""
-
-
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-PRE_TOKENIZERS = {
-    "gpt-2": PreTokenizer(gpt2_words=True),
-    "smollm": PreTokenizer(gpt2_words=True, digits=True),
-    "llama-bpe": PreTokenizer((WORDS % "{1,3}",), whole_words=True, add_bos=True),
-    "qwen2": PreTokenizer((WORDS % "",), normalizer="NFC"),
-}
-ALIASES = {"llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "phi-2": "gpt-2"}
 
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<EOT>", "_<EOT>")
 """Control tokens that end a turn, for files that don't say tokenizer.ggml.eot_token_id."""
@@ -127,7 +100,12 @@ def _pre_tokenizer(file: Gguf) -> PreTokenizer:
     name = file.metadata.get("tokenizer.ggml.pre")
     known = PRE_TOKENIZERS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
     if known is None:
-        raise UnsupportedModel(f"{file.path}: pre-tokenizer {name!r:.40}; zerokl reads {', '.join(PRE_TOKENIZERS)}")
+        supported = [*PRE_TOKENIZERS, *ALIASES]
+        nearest = get_close_matches(str(name), supported, n=1, cutoff=0)[0]
+        raise UnsupportedModel(
+            f"{file.path}: pre-tokenizer {name!r:.40} isn't supported; supported: {', '.join(supported)}; "
+            f"nearest: {nearest}"
+        )
     return known
 
 

@@ -6,7 +6,7 @@
 
 Low nibbles are values 0..15 of the block, high nibbles 16..31. A product of f16 and a small integer is exact in
 float32, so a fused multiply-add would give the same bits. A new type is one function and one line of `LAYOUTS`.
-`quantised_k.py` has the five-bit types and the K family.
+`quantised_k.py` has the five-bit types and the K family, `quantised_iq4.py` the unevenly spaced ones.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zerokl.checkpoints import quantised_iq4 as iq4
 from zerokl.checkpoints import quantised_k as k
 
 Blocks = NDArray[np.void]
@@ -79,9 +80,13 @@ LAYOUTS = {
     "Q5_0": Layout(32, _block(("d", "<f2", 1), ("h", "u1", 4), ("q", "u1", 16)), k.q5_0),
     "Q5_1": Layout(32, _block(("d", "<f2", 1), ("m", "<f2", 1), ("h", "u1", 4), ("q", "u1", 16)), k.q5_1),
     "Q8_0": Layout(32, _block(("d", "<f2", 1), ("q", "i1", 32)), q8_0),
+    "Q2_K": Layout(256, _block(("s", "u1", 16), ("q", "u1", 64), ("d", "<f2", 1), ("least", "<f2", 1)), k.q2_k),
+    "Q3_K": Layout(256, _block(("h", "u1", 32), ("q", "u1", 64), ("s", "u1", 12), ("d", "<f2", 1)), k.q3_k),
     "Q4_K": Layout(256, _block(("d", "<f2", 1), ("least", "<f2", 1), ("s", "u1", 12), ("q", "u1", 128)), k.q4_k),
     "Q5_K": Layout(
         256, _block(("d", "<f2", 1), ("least", "<f2", 1), ("s", "u1", 12), ("h", "u1", 32), ("q", "u1", 128)), k.q5_k
     ),
     "Q6_K": Layout(256, _block(("q", "u1", 128), ("h", "u1", 64), ("s", "i1", 16), ("d", "<f2", 1)), k.q6_k),
+    "IQ4_NL": Layout(32, _block(("d", "<f2", 1), ("q", "u1", 16)), iq4.iq4_nl),
+    "IQ4_XS": Layout(256, _block(("d", "<f2", 1), ("high", "<u2", 1), ("low", "u1", 4), ("q", "u1", 128)), iq4.iq4_xs),
 }

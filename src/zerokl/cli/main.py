@@ -13,6 +13,7 @@ from zerokl.errors import CallerError, NoRoom
 COMMANDS = {
     "serve": ("zerokl.cli.serve", "serve", "Serve a model over HTTP."),
     "generate": ("zerokl.cli.generate", "generate", "Generate text, token by token."),
+    "inspect": ("zerokl.cli.inspect", "inspect", "Say what a model is and whether it will run."),
     "check": ("zerokl.check.cli", "check", "Prove that a server's bits don't move."),
     "record": ("zerokl.check.recording", "record_command", "Keep a server's answers with all their bits."),
     "replay": ("zerokl.check.recording", "replay_command", "Compare kept answers with a server of today."),

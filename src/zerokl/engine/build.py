@@ -25,7 +25,7 @@ from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError, ConfigError
 from zerokl.ops import AnyMatrix, DeviceMatrix, Matrix
 from zerokl.runner.sizes import figures
-from zerokl.runner.start import KEPT_FLOAT_BYTES, Started, check_device, start, tokens_per_step
+from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start, tokens_per_step
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
 from zerokl.wire.messages import PROTOCOL, Hello, Sampling
@@ -125,16 +125,8 @@ def hello_of(
 ) -> Hello:
     matrices = list(matrices_of(model.weights))
     dtypes = tuple(sorted({matrix.dtype for matrix in matrices}))
-    defaults = {key: value for key in GENERATION_KEYS if (value := getattr(served.defaults, key)) is not None}
-    evidence = Evidence(
-        weights=checkpoint.digest,
-        weight_dtypes=dtypes,
-        **dataclasses.asdict(started.numerics),
-        tokenizer=tokenizer.digest,
-        rotations=model.rotations,
-        default_seed=served.default_seed,
-        sampling_defaults=defaults,
-    )
+    evidence = evidence_of(config, checkpoint, tokenizer, dtypes, started.numerics, model.rotations)
+    evidence = dataclasses.replace(evidence, default_seed=served.default_seed)  # drawn once, if it was drawn
     pools = started.pools
     pool_tokens = pools.num_pages * pools.page_size
     facts = {
@@ -165,6 +157,27 @@ def hello_of(
         default_seed=served.default_seed,
         sampling_defaults=served.defaults,
         facts=json.dumps(facts),
+    )
+
+
+def evidence_of(
+    config: Config,
+    checkpoint: checkpoints.Checkpoint,
+    tokenizer: Tokenizer,
+    weight_dtypes: tuple[str, ...],
+    numerics: Numerics,
+    rotations: str,
+) -> Evidence:
+    """What the fingerprint is made of, besides the options."""
+    defaults = sampling_defaults(config, checkpoint.generation_config)
+    return Evidence(
+        weights=checkpoint.digest,
+        weight_dtypes=weight_dtypes,
+        **dataclasses.asdict(numerics),
+        tokenizer=tokenizer.digest,
+        rotations=rotations,
+        default_seed=default_seed(config.random_seed),
+        sampling_defaults={key: value for key in GENERATION_KEYS if (value := getattr(defaults, key)) is not None},
     )
 
 

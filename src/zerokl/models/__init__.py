@@ -7,43 +7,40 @@ logits = model.logits(hidden[wanted_rows])
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokl.config import Config
-from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
+from zerokl.errors import CheckpointError, ConfigError
 from zerokl.models import weights
-from zerokl.models.model import Architecture, Model
+from zerokl.models.model import Model, rotations_of
+from zerokl.models.planning import Plan, plan, weight_tables
 from zerokl.models.registry import ARCHITECTURES, architecture_of
-from zerokl.models.rope import SERVED
 
-__all__ = ["ARCHITECTURES", "Model", "load", "outline", "tensor_shapes", "weight_tables"]
+__all__ = [
+    "ARCHITECTURES",
+    "Model",
+    "Plan",
+    "dtype_of",
+    "load",
+    "outline",
+    "plan",
+    "rotations_of",
+    "tensor_shapes",
+    "weight_tables",
+]
 
 MAX_LAYERS, MAX_EXPERTS = 1 << 12, 1 << 14
 """Of a model that there are no weights of to say otherwise."""
 
 
 def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
-    """The checkpoint's model, with its weights packed as `config.dtype` says.
-
-    Raises UnsupportedModel, CheckpointError, and ConfigError for a context length above the model's own.
-    """
-    name, module = architecture_of(checkpoint.config)
-    quantization = checkpoint.config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unknown")
-        raise UnsupportedModel(f"weights quantised by {method!r} aren't supported in safetensors; GGUF files are")
-    served = {SERVED: config.context_length} if config.context_length else {}
-    model_config = module.Config.from_checkpoint({**checkpoint.config, **served})
-    num_layers, num_tensors = model_config.num_layers, len(checkpoint.tensors)
-    if num_layers > num_tensors:
-        raise CheckpointError(f"the config has {num_layers} layers, but the checkpoint only {num_tensors} tensors")
-    context_length = config.context_length or model_config.context_length
-    if context_length > model_config.context_length:
-        raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")
-    table, dropped = weight_tables(module, checkpoint.tensors)
-    parameters = weights.load(table, dropped, model_config, checkpoint, dtype_of(config), config.device)
-    return Model(name, module, model_config, parameters, context_length)
+    """The checkpoint's model, with its weights packed as `config.dtype` says. Raises what `plan` raises."""
+    planned = plan(checkpoint, config)
+    parameters = weights.load(
+        planned.table, planned.dropped, planned.config, checkpoint, dtype_of(config), config.device
+    )
+    return Model(planned.architecture, planned.module, planned.config, parameters, planned.context_length)
 
 
 def outline(checkpoint_config: Mapping[str, Any], config: Config) -> Model:
@@ -62,12 +59,6 @@ def tensor_shapes(checkpoint_config: Mapping[str, Any]) -> Iterator[tuple[str, t
     for row in weight_tables(module, ())[0]:
         for layer in row.layers(model_config):
             yield from row.sources(model_config, layer)
-
-
-def weight_tables(module: Architecture, names: Collection[str]) -> tuple[Sequence[weights.W], Sequence[str]]:
-    """What is read and what is dropped: an architecture whose files come with several names has `tables(names)`."""
-    choose = getattr(module, "tables", None)
-    return choose(names) if choose else (module.WEIGHTS, module.DROPPED)
 
 
 def dtype_of(config: Config) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 FLOAT_BYTES = 4
 
@@ -65,6 +66,15 @@ StateSpec = Conv | Recurrent
 class LayerMemory:
     keys: Keys | None = None
     states: tuple[StateSpec, ...] = ()
+
+
+def memory_of(config: Any) -> tuple[LayerMemory, ...]:
+    """What each layer of a model remembers: as its config declares, or every key."""
+    declared: tuple[LayerMemory, ...] | None = getattr(config, "memory", None)
+    if declared is not None:
+        return declared
+    num_layers: int = config.num_layers
+    return (LayerMemory(Keys(config.num_kv_heads, config.head_size)),) * num_layers
 
 
 def windows_of(memory: Iterable[LayerMemory]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerokl import ops
-from zerokl.models.memory import Keys, LayerMemory
+from zerokl.models.memory import LayerMemory, memory_of
 from zerokl.models.weights import Axes, Parameters, W
 
 
@@ -68,11 +68,7 @@ class Model:
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        """What each layer remembers: as the config declares, or every key."""
-        declared: tuple[LayerMemory, ...] | None = getattr(self.config, "memory", None)
-        if declared is not None:
-            return declared
-        return (LayerMemory(Keys(self.num_kv_heads, self.head_size)),) * self.num_layers
+        return memory_of(self.config)
 
     @property
     def declares_memory(self) -> bool:
@@ -81,8 +77,7 @@ class Model:
 
     @property
     def rotations(self) -> str:
-        """Which set of rotary frequencies was chosen, where there are several (LongRoPE): "short", "long" or ""."""
-        return str(getattr(getattr(self.config, "rope", None), "name", ""))
+        return rotations_of(self.config)
 
     @property
     def media_ids(self) -> dict[int, str]:
@@ -103,3 +98,8 @@ class Model:
     def logits(self, hidden_rows: np.ndarray) -> np.ndarray:
         """[R, E] -> [R, V] float32."""
         return self.module.logits(self.weights, self.config, hidden_rows)
+
+
+def rotations_of(config: ModelConfig) -> str:
+    """Which set of rotary frequencies was chosen, where there are several (LongRoPE): "short", "long" or ""."""
+    return str(getattr(getattr(config, "rope", None), "name", ""))

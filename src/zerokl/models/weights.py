@@ -106,6 +106,10 @@ def one_more(parts: Sequence[np.ndarray], place: Place) -> Any:
     return ops.upload(np.float32(1) + vector(parts, Place(place.dtype)), place.device)
 
 
+VECTORS = (vector, taps, one_more)
+"""What makes a float32 array; all else makes matrices."""
+
+
 def each_expert(parts_per_expert: int) -> How:
     """A list with one matrix per expert, made of that many neighbouring parts."""
 
@@ -202,7 +206,19 @@ def read(
     parts = [tensors[name].array() for name, _ in row.sources(config, layer)]
     if len({part.dtype for part in parts}) > 1:
         parts = [exact_float32(part) for part in parts]
-    return row.how(parts, Place(STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype, device))
+    kept = STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype
+    return row.how(parts, Place(kept, device))
+
+
+def kept_as(stored: Sequence[str], dtype: str) -> str:
+    """What `read` keeps a matrix as whose parts are stored as these types."""
+    if dtype != "auto":
+        return dtype
+    return FILE_TYPES.get(stored[0], "float32") if len(set(stored)) == 1 else "float32"
+
+
+FILE_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""A checkpoint gives every other type as float32."""
 
 
 STORED_AS = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}

@@ -62,9 +62,13 @@ def start_on_cpu(model: Model, config: Config) -> Started:
         runner,
         pools,
         pool_bytes(model.memory, pools),
-        Numerics(CHUNK, known_answer_digest()),
+        cpu_numerics(),
         {"isa": _native.isa(), "threads": _native.threads()},
     )
+
+
+def cpu_numerics() -> Numerics:
+    return Numerics(CHUNK, known_answer_digest())
 
 
 def start_on_gpu(model: Model, config: Config) -> Started:

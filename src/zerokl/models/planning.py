@@ -1,0 +1,75 @@
+"""What a checkpoint will be as a model, told from its config and its tensors' names alone: nothing is read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from zerokl.config import Config
+from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
+from zerokl.models import weights
+from zerokl.models.memory import LayerMemory, memory_of
+from zerokl.models.model import Architecture, ModelConfig
+from zerokl.models.registry import architecture_of
+from zerokl.models.rope import SERVED
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A model that can be loaded."""
+
+    architecture: str
+    module: Architecture
+    config: ModelConfig
+    context_length: int
+    table: Sequence[weights.W]
+    dropped: Sequence[str]
+
+    @property
+    def memory(self) -> tuple[LayerMemory, ...]:
+        return memory_of(self.config)
+
+    def matrices(self, checkpoint: weights.Checkpoint, dtype: str) -> dict[str, int]:
+        """How many numbers are kept as each type, with `dtype` as in `weights.load`."""
+        found: dict[str, int] = {}
+        for row in self.table:
+            for layer in row.layers(self.config) if row.how not in weights.VECTORS else ():
+                sources = row.sources(self.config, layer)
+                kept = weights.kept_as([checkpoint.tensors[name].dtype for name, _ in sources], dtype)
+                found[kept] = found.get(kept, 0) + sum(prod(shape) for _, shape in sources)
+        return found
+
+    def weight_bytes(self, checkpoint: weights.Checkpoint, dtype: str) -> int:
+        """Of all matrices in memory, but for rows that fill a last panel of 16."""
+        return sum(count * ITEM_BYTES[kept] for kept, count in self.matrices(checkpoint, dtype).items())
+
+
+def plan(checkpoint: weights.Checkpoint, config: Config) -> Plan:
+    """Raises UnsupportedModel, CheckpointError (one, that lists every tensor that doesn't fit), and ConfigError for a
+    context length above the model's own.
+    """
+    name, module = architecture_of(checkpoint.config)
+    quantization = checkpoint.config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "unknown")
+        raise UnsupportedModel(f"weights quantised by {method!r} aren't supported in safetensors; GGUF files are")
+    served = {SERVED: config.context_length} if config.context_length else {}
+    model_config = module.Config.from_checkpoint({**checkpoint.config, **served})
+    num_layers, num_tensors = model_config.num_layers, len(checkpoint.tensors)
+    if num_layers > num_tensors:
+        raise CheckpointError(f"the config has {num_layers} layers, but the checkpoint only {num_tensors} tensors")
+    context_length = config.context_length or model_config.context_length
+    if context_length > model_config.context_length:
+        raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")
+    table, dropped = weight_tables(module, checkpoint.tensors)
+    weights.check_names(table, dropped, model_config, checkpoint.tensors)
+    return Plan(name, module, model_config, context_length, table, dropped)
+
+
+def weight_tables(module: Architecture, names: Collection[str]) -> tuple[Sequence[weights.W], Sequence[str]]:
+    """What is read and what is dropped: an architecture whose files come with several names has `tables(names)`."""
+    choose = getattr(module, "tables", None)
+    return choose(names) if choose else (module.WEIGHTS, module.DROPPED)
