@@ -75,7 +75,14 @@ class Config:
         bits=True,
         choices=["model", "openai"],
     )
-    tp_leaves: int = option(1, "Leaves of the sums in row-parallel layers.", bits=True, minimum=1, maximum=64)
+    tp_leaves: int | None = option(
+        None,
+        "Leaves of the sums that ranks share, a power of two; default: as many as ranks, or 1. Any --tp up to it gives "
+        "the same bits.",
+        bits=True,
+        minimum=1,
+        maximum=64,
+    )
 
     # Memory and scheduling: none of these moves a bit
     page_size: int = option(64, "Token slots per cache page.", minimum=1, maximum=1024)
@@ -92,6 +99,13 @@ class Config:
     enable_hierarchical_cache: bool = option(False, "Keep what the cache evicts in a second, larger pool (CPU).")
     hicache_ratio: float = option(2.0, "Size of that pool, in sizes of the first.", minimum=0.1, maximum=100)
     threads: int | None = option(None, "CPU threads; default: all cores this process may use.", minimum=1)
+    tp: int = option(
+        1,
+        "Ranks that share the model, a power of two; each is a process.",
+        aliases=["--tp-size", "--tensor-parallel-size"],
+        minimum=1,
+        maximum=64,
+    )
     device: str = option("cpu", "Where the model runs.", choices=["cpu", "cuda"])
     disable_cuda_graph: bool = option(False, "Run decode steps eagerly (GPU).")
     disable_prefill_cuda_graph: bool = option(False, "Run prefill steps eagerly (GPU).")
@@ -134,6 +148,11 @@ def environment(name: str) -> str:
     if name not in ENVIRONMENT:
         raise KeyError(f"{name} is not among the declared environment variables")
     return os.environ.get(name, "")
+
+
+def num_leaves(config: Config) -> int:
+    """In how many leaves sums are cut: as the option says, or one for each rank."""
+    return config.tp if config.tp_leaves is None else config.tp_leaves
 
 
 def options() -> tuple[dataclasses.Field[Any], ...]:

@@ -47,6 +47,7 @@ def test_a_value_may_follow_an_equals_sign_and_lists_several_words() -> None:
         ("--model", ["m"]),
     ]
     assert config_from(words).port == 5
+    assert config_from(["--tensor-parallel-size", "4"]).tp == 4
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,8 @@ def test_a_value_may_follow_an_equals_sign_and_lists_several_words() -> None:
     [
         ("--model-pth x", "unknown flag --model-pth; the nearest is --model-path"),
         ("--enable-determinstic-inference", "the nearest is --enable-deterministic-inference"),
-        ("--tp-size 2", "--tp-size 2: one rank for now; accepted: 1"),
-        ("--tp 8", "--tp 8: one rank for now"),
+        ("--pp-size 2", "--pp-size 2: several devices share a model by --tp alone; accepted: 1"),
+        ("--ep 8", "--ep 8: several devices"),
         ("--quantization fp8", "weights are used as stored"),
         ("--kv-cache-dtype fp8_e5m2", "float32 on the CPU; accepted: auto, fp32, float32"),
         ("--enable-lora", "--enable-lora: zerokl doesn't do this: no LoRA"),

@@ -10,7 +10,6 @@ from tests.checkpoints.tiny import make_tiny_llama
 from zerokl.config import Config, options
 from zerokl.engine import build, fingerprint
 from zerokl.engine.fingerprint import RESOLVED, Evidence
-from zerokl.errors import ConfigError
 
 EVIDENCE = Evidence(
     weights="w", weight_dtypes=("bfloat16",), attention_chunk=512, known_answers="k", tokenizer="t", default_seed=0
@@ -66,18 +65,18 @@ def built(tiny, **changes: object) -> str:
     return build.build(Config(**values)).hello.fingerprint
 
 
-OTHER_BITS = {"dtype": "float16", "random_seed": 1, "sampling_defaults": "openai", "logprobs_mode": "processed"}
-"""chat_template needs a file; tp_leaves is refused as yet."""
-REFUSED = {"tp_leaves": 2}
+OTHER_BITS = {
+    "dtype": "float16",
+    "random_seed": 1,
+    "sampling_defaults": "openai",
+    "logprobs_mode": "processed",
+    "tp_leaves": 2,
+}
+"""chat_template needs a file."""
 
 
 @pytest.mark.parametrize("name", [one.name for one in options() if one.metadata["bits"]])
 def test_every_option_that_can_move_a_bit_moves_it(tiny, tmp_path, name):
-    if name in REFUSED:
-        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} .* is not supported yet"):
-            built(tiny, **{name: REFUSED[name]})
-        assert of(**{name: REFUSED[name]}) != of()
-        return
     template = tmp_path / "other.jinja"
     template.write_text("{{ messages[0].content }}!")
     value = str(template) if name == "chat_template" else OTHER_BITS[name]
@@ -101,6 +100,7 @@ OTHER_VALUES = {
     "enable_hierarchical_cache": True,
     "hicache_ratio": 3.0,
     "threads": 1,
+    "tp": None,
     "device": None,
     "disable_cuda_graph": True,
     "disable_prefill_cuda_graph": True,
@@ -123,7 +123,8 @@ OTHER_VALUES = {
     "log_level": "debug",
     "test_clock": 1,
 }
-"""None: the value is what the test makes (a copy elsewhere), or it needs another machine (a GPU is another family)."""
+"""None: the value is what the test makes (a copy elsewhere), or it needs another machine (a GPU is another family).
+More ranks make more leaves unless those are given; tests/parallel compares the fingerprints of any number."""
 
 
 def test_no_other_option_moves_it(tiny, tmp_path):

@@ -117,5 +117,32 @@ def test_wrong_arrays_are_named():
         ops.linear(x, matrix, bias=wide(3, 7))
     with pytest.raises(ShapeError, match="residual"):
         ops.linear(x, matrix, residual=wide(3, 3, 7))
-    with pytest.raises(ShapeError, match="2 leaves"):
-        ops.linear(x, matrix, leaves=2)
+    with pytest.raises(ShapeError, match=r"leaves that end at \[4, 6\] don't cut 8 columns"):
+        ops.pack(wide(1, 6, 8), "float32", leaves=(4, 6))
+
+
+# Leaves: equal, unequal, missing at the end, one longer than a block of K, one alone.
+CUTS = [(16, 32), (48, 80, 112, 130), (16, 32, 40), (16, 32, 48, 64, 80), (1600, 1616), (33,)]
+
+
+@pytest.mark.parametrize("ends", CUTS)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_leaves_are_chains_that_a_balanced_tree_adds(ends, dtype):
+    x, weight, bias, residual = wide(1, 14, ends[-1]), wide(2, 35, ends[-1]), wide(3, 35), wide(4, 14, 35)
+    matrix, exact = ops.pack(weight, dtype, leaves=ends), reference.pack(weight, dtype)
+    expected = reference.linear(x, exact, bias=bias, residual=residual, leaves=ends)
+    for name in every_cpu():
+        for rows in (slice(0, 1), slice(0, 14)):
+            found = ops.linear(x[rows], matrix, bias=bias, residual=residual[rows])
+            assert same(found, expected[rows]), name
+
+
+def test_leaves_added_one_after_the_other_or_in_bf16_would_be_seen():
+    ends = (16, 32, 48, 64)
+    x, weight = wide(1, 27, 64), wide(2, 40, 64)
+    expected = reference.linear(x, weight, leaves=ends)
+    leaves = [reference.linear(x[:, i - 16 : i], weight[:, i - 16 : i]) for i in ends]
+    in_turn = ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3]
+    assert (in_turn != expected).mean() > 0.2
+    assert (reference.tree([reference.pack(leaf, "bfloat16") for leaf in leaves]) != expected).mean() > 0.9
+    assert (reference.linear(x, weight) != expected).mean() > 0.4

@@ -96,6 +96,22 @@ def test_experts_equal_the_reference_on_every_cpu(rows, top, dtype):
         assert same(ops.experts(x, *packed, chosen, weights, residual=residual), expected), name
 
 
+@pytest.mark.parametrize("ends", [(16, 24), (8, 16, 24), (4, 8, 12, 16, 24)])
+def test_leaves_of_the_hidden_width_are_summed_apart_and_added_by_the_tree(ends):
+    packed, exact = mixture()
+    cut = packed[0], [ops.pack(weight, "float32", leaves=ends) for weight in exact[1]]
+    x, chosen, weights = tokens(23, 3)
+    residual = wide(5, 23, 40)
+    expected = reference_hybrid.experts(x, *exact, chosen, weights, residual=residual, leaves=ends)
+    assert not same(ops.experts(x, *packed, chosen, weights, residual=residual), expected)
+    for name in every_cpu():
+        assert same(ops.experts(x, *cut, chosen, weights, residual=residual), expected), name
+        alone = ops.experts(x[4:5], *cut, chosen[4:5], weights[4:5], residual=residual[4:5])
+        assert same(alone, expected[4:5]), name
+    crowd = [np.concatenate([part] * 30) for part in (x, chosen, weights, residual)]  # three blocks of tokens
+    assert same(ops.experts(*crowd[:1], *cut, *crowd[1:3], residual=crowd[3])[-23:], expected)
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_a_token_never_sees_who_shares_its_experts(data):

@@ -4,10 +4,13 @@
 //! pairs (token, choice) sorted by expert     expert 0: rows ...  │ expert 3: rows ...  │ ...
 //! per expert                                 gate_up ▸ swiglu ▸ down, a chain per row and output
 //! per token                                  acc = fma(weight[s], y[s], acc) over its choices s in order, from +0
+//! with leaves of the hidden width            the last two per leaf, and the leaves by a balanced tree
 //! ```
 //!
 //! Nothing is dropped and nothing has a capacity; who shares an expert with whom only decides which rows are computed
 //! side by side, and rows don't see each other.
+
+mod leaves;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -52,9 +55,10 @@ pub fn experts(
     let top = chosen.len() / tokens;
     assert!(x.len() == out.len() && chosen.len() == tokens * top && weights.len() == chosen.len(), "rows agree");
     assert!(residual.is_none_or(|residual| residual.len() == out.len()), "a residual per output");
+    let at_a_time = if experts.down[0].leaves.len() > 1 { leaves::BLOCK_TOKENS } else { BLOCK_TOKENS };
     SCRATCH.with_borrow_mut(|scratch| {
-        for start in (0..tokens).step_by(BLOCK_TOKENS) {
-            let rows = start..tokens.min(start + BLOCK_TOKENS);
+        for start in (0..tokens).step_by(at_a_time) {
+            let rows = start..tokens.min(start + at_a_time);
             let (wide, thin) = (rows.start * width..rows.end * width, rows.start * top..rows.end * top);
             let block = Block { width, top, chosen: &chosen[thin.clone()], weights: &weights[thin] };
             let residual = residual.map(|residual| &residual[wide.clone()]);
@@ -101,6 +105,7 @@ fn run(
 ) {
     let (width, pairs) = (block.width, block.chosen.len());
     let (order, groups) = by_expert(block.chosen, experts.gate_up.len());
+    let is_cut = experts.down[0].leaves.len() > 1;
     let gathered = lend(&mut scratch.gathered, pairs * width);
     cpu.for_chunks(gathered, rows_per_task(width) * width, |index, rows| {
         let first = index * rows_per_task(width);
@@ -108,6 +113,9 @@ fn run(
             row.copy_from_slice(&x[pair / block.top * width..][..width]);
         }
     });
+    if is_cut {
+        return leaves::run(cpu, gathered, experts, block, &leaves::Pairs { order, groups }, residual, out);
+    }
     let answers = lend(&mut scratch.answers, pairs * width);
     let mut tasks = Vec::with_capacity(groups.len());
     let mut rest = &mut *answers;

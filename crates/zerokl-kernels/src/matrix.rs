@@ -18,6 +18,8 @@ pub struct Matrix {
     pub rows: usize,
     /// K: what one output sums over.
     pub columns: usize,
+    /// Where the leaves of K end, rising; the last is K. One leaf: a plain chain.
+    pub leaves: Vec<usize>,
     pub(crate) panels: Panels,
 }
 
@@ -62,7 +64,14 @@ impl Matrix {
             Format::F16 => Panels::F16(pack(cpu, source, rows, columns)),
             Format::Bf16 => Panels::Bf16(pack(cpu, source, rows, columns)),
         };
-        Matrix { rows, columns, panels }
+        Matrix { rows, columns, leaves: vec![columns], panels }
+    }
+
+    /// The same weight, its sums cut where these leaves end; none of them is empty.
+    pub fn in_leaves(self, leaves: Vec<usize>) -> Self {
+        assert!(leaves.windows(2).all(|ends| ends[0] < ends[1]), "leaves end one after the other");
+        assert_eq!(leaves.last(), Some(&self.columns), "the last leaf ends with K");
+        Matrix { leaves, ..self }
     }
 
     pub fn format(&self) -> Format {

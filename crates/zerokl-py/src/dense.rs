@@ -26,6 +26,12 @@ impl Matrix {
         (self.0.rows, self.0.columns)
     }
 
+    /// Where the leaves of its sums end.
+    #[getter]
+    fn leaves(&self) -> Vec<usize> {
+        self.0.leaves.clone()
+    }
+
     /// How it lies in memory: float32, float16 or bfloat16.
     #[getter]
     fn dtype(&self) -> &'static str {
@@ -54,7 +60,8 @@ enum Weight<'py> {
 }
 
 #[pyfunction]
-fn pack(py: Python<'_>, weight: Weight<'_>, stored: &str, dtype: &str) -> PyResult<Matrix> {
+#[pyo3(signature = (weight, stored, dtype, leaves=None))]
+fn pack(py: Python<'_>, weight: Weight<'_>, stored: &str, dtype: &str, leaves: Option<Vec<usize>>) -> PyResult<Matrix> {
     let shape = match &weight {
         Weight::Values(values) => values.shape(),
         Weight::Bits(bits) => bits.shape(),
@@ -66,7 +73,11 @@ fn pack(py: Python<'_>, weight: Weight<'_>, stored: &str, dtype: &str) -> PyResu
         _ => return Err(PyValueError::new_err(format!("this array holds no {stored}"))),
     };
     let format = format_of(dtype)?;
-    Ok(Matrix(cpu::run(py, |cpu| matrix::Matrix::pack(cpu, source, shape[0], shape[1], format))))
+    let packed = cpu::run(py, |cpu| matrix::Matrix::pack(cpu, source, shape[0], shape[1], format));
+    Ok(Matrix(match leaves {
+        Some(leaves) => packed.in_leaves(leaves),
+        None => packed,
+    }))
 }
 
 fn format_of(name: &str) -> PyResult<Format> {
@@ -105,6 +116,27 @@ fn linear(
     };
     let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
     cpu::run(py, |cpu| linears::linear(cpu, x, &weight.0, epilogue, out));
+    Ok(())
+}
+
+/// The sum of leaves, or of subtrees of one size, that lie apart.
+#[pyfunction]
+#[pyo3(signature = (parts, bias, residual, out))]
+fn fold(
+    py: Python<'_>,
+    parts: Vec<PyReadonlyArray2<'_, f32>>,
+    bias: Option<PyReadonlyArray1<'_, f32>>,
+    residual: Option<PyReadonlyArray2<'_, f32>>,
+    mut out: PyReadwriteArray2<'_, f32>,
+) -> PyResult<()> {
+    let epilogue = Epilogue {
+        bias: bias.as_ref().map(|bias| bias.as_slice()).transpose()?,
+        residual: residual.as_ref().map(|residual| residual.as_slice()).transpose()?,
+    };
+    let parts = parts.iter().map(|part| part.as_slice()).collect::<Result<Vec<_>, _>>()?;
+    let width = out.shape()[1];
+    let out = out.as_slice_mut()?;
+    cpu::run(py, |cpu| linears::leaves::fold(cpu, &parts, width, epilogue, out));
     Ok(())
 }
 
@@ -194,6 +226,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(embedding, module)?)?;
     module.add_function(wrap_pyfunction!(linear, module)?)?;
+    module.add_function(wrap_pyfunction!(fold, module)?)?;
     module.add_function(wrap_pyfunction!(gated_linear, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(layer_norm, module)?)?;

@@ -51,7 +51,7 @@ def refused(names: str, why: str) -> Row:
 
 KERNELS = "kernels are chosen by their bits, not by flags"
 GRAPHS = "captured steps change no bit; --disable-cuda-graph turns them off"
-ONE_RANK = "one rank for now"
+ONE_RANK = "several devices share a model by --tp alone"
 TEXT_ONLY = "text models only"
 NO_SPECULATION = "no speculative decoding yet; its answers would be the same"
 
@@ -139,7 +139,7 @@ TABLE = (
     refused("--enable-hisparse --enable-session-radix-cache --enable-paged-experts --paged-experts-*", "not there"),
     only("--swa-full-tokens-ratio --disable-hybrid-swa-memory", "", "sliding pages are half of the full ones"),
     # Several devices
-    only("--tp-size --tensor-parallel-size --tp", "1", ONE_RANK),
+    mapped("--tp-size --tensor-parallel-size --tp", "tp"),
     only("--pp-size --pipeline-parallel-size --pp --ep-size --expert-parallel-size --ep", "1", ONE_RANK),
     only("--dp-size --data-parallel-size --dp --attn-dp-size --attention-data-parallel-size", "1", ONE_RANK),
     only("--dcp-size --attn-cp-size --moe-dp-size --nnodes", "1", ONE_RANK),

@@ -16,14 +16,16 @@ from zerokl import _native, checkpoints, models
 from zerokl.cache import Cache
 from zerokl.checkpoints import hub
 from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
-from zerokl.config import Config
+from zerokl.config import Config, num_leaves
 from zerokl.engine.fingerprint import Evidence, fingerprint
 from zerokl.engine.intake import Intake, Served
 from zerokl.engine.loop import Engine
 from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
-from zerokl.errors import CheckpointError, ConfigError
-from zerokl.ops import AnyMatrix, DeviceMatrix, Matrix
+from zerokl.errors import CheckpointError
+from zerokl.ops import AnyMatrix
+from zerokl.parallel import Ranks, launch
+from zerokl.runner.rank import LeadingRunner, threads_of_rank
 from zerokl.runner.sizes import figures
 from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start, tokens_per_step
 from zerokl.scheduler import Limits, Scheduler
@@ -32,6 +34,7 @@ from zerokl.wire.messages import PROTOCOL, Hello, Sampling
 
 log = logging.getLogger(__name__)
 
+RANK_MODULE = "zerokl.cli.rank"
 GENERATION_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """What a model's generation_config.json says about sampling."""
 
@@ -53,14 +56,29 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
     whose arithmetic is not the contract's.
     """
     check_supported(config)
+    if config.tp == 1:
+        return build_with(config, run_folder, None)
+    ranks = launch(config.tp, RANK_MODULE)
+    try:
+        return build_with(config, run_folder, ranks)
+    except BaseException:
+        ranks.close()
+        raise
+
+
+def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | None) -> Built:
+    """`build`, the other ranks being on their way."""
     began = time.monotonic()
-    if config.threads is not None:
-        _native.set_threads(config.threads)
+    if config.threads is not None or ranks:
+        _native.set_threads(threads_of_rank(config))
     path = hub.resolve(config.model, config.revision)
+    if ranks:
+        ranks.setup(dataclasses.asdict(dataclasses.replace(config, model=str(path))))
     checkpoint = checkpoints.open(path, load_format=config.load_format, shapes_of=models.tensor_shapes)
     tokenizer = Tokenizer.load(run_folder) if run_folder else Tokenizer(tokenizer_files(config, checkpoint))
-    model = models.load(checkpoint, config)
-    started = start(model, config)
+    team = models.Team(num_leaves(config), ranks.group if ranks else None)
+    model = models.load(checkpoint, config, team)
+    started = start(model, config, ranks)
     runner, pools = started.runner, started.pools
     enabled = not config.disable_radix_cache
     cache = Cache(
@@ -91,14 +109,16 @@ def build_process(config: Config, run_folder: str | Path | None, socket: str | P
     built = build(config, run_folder)
     gc.collect()
     gc.freeze()  # a full collection over what is loaded takes 50 ms, which every stream would feel
-    return EngineProcess(built.engine, Intake(built.served), built.hello, socket)
+    process = EngineProcess(built.engine, Intake(built.served), built.hello, socket)
+    if isinstance(built.engine.runner, LeadingRunner):
+        ranks = built.engine.runner.ranks
+        ranks.watch(lambda: process.fail(ranks.failure()))
+    return process
 
 
 def check_supported(config: Config) -> None:
     """Options that the config knows but this engine doesn't have yet. Better no server than one that ignores them."""
     check_device(config)
-    if config.tp_leaves != 1:
-        raise ConfigError(f"--tp-leaves {config.tp_leaves} is not supported yet; only 1 is")
 
 
 def sampling_defaults(config: Config, generation_config: Mapping[str, Any]) -> Sampling:
@@ -183,7 +203,7 @@ def evidence_of(
 
 def matrices_of(parameters: object) -> Iterator[AnyMatrix]:
     """Every packed matrix of a model, once."""
-    if isinstance(parameters, Matrix | DeviceMatrix):
+    if isinstance(parameters, AnyMatrix):
         yield parameters
     elif isinstance(parameters, list | tuple):
         for part in parameters:

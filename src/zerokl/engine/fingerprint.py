@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from zerokl.config import Config, options
+from zerokl.config import Config, num_leaves, options
 
 CONTRACT = 1
 """Version of the numeric contract; raised with every line under "Bits" in the changelog that no other part shows."""
@@ -60,6 +60,7 @@ def fingerprint(config: Config, evidence: Evidence) -> str:
     facts: dict[str, Any] = {
         "contract": CONTRACT,
         **{name: value for name, value in chosen.items() if name not in RESOLVED},
+        "tp_leaves": num_leaves(config),
         **{one.name: getattr(evidence, one.name) for one in dataclasses.fields(evidence)},
     }
     canonical = orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)

@@ -68,6 +68,12 @@ class Engine:
             return self._commit()
         return self.scheduler.take_notices()
 
+    def close(self) -> None:
+        """Ends what the runner has started. Nothing can be run afterwards."""
+        close = getattr(self.runner, "close", None)
+        if close is not None:
+            close()
+
     def drain(self) -> None:
         """From now on nothing is taken in; what is here goes on. Done when `has_work` is False."""
         self.draining = True

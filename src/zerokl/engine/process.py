@@ -183,6 +183,12 @@ class EngineProcess:
         """Run it on the loop's thread, between steps. Safe in a signal handler."""
         self._inbox.put(what)
 
+    def fail(self, error: Exception) -> None:
+        """Something that the engine needs is gone: the loop ends as if its step had failed."""
+        if self._failure is None:
+            self._failure = error
+            self.call(lambda: None)
+
     # ---- the connections' reading threads
 
     def _receive(self, connection: Connection, frame: Frame[ToEngine]) -> None:
@@ -252,9 +258,7 @@ class EngineProcess:
             try:
                 self._write_step(*work)
             except Exception as error:  # noqa: BLE001 - handed to the loop, which ends
-                if self._failure is None:
-                    self._failure = error
-                    self.call(lambda: None)
+                self.fail(error)
 
     def _write_step(self, step: int, outcomes: Sequence[Outcome]) -> None:
         records: dict[Connection, list[Record]] = {}

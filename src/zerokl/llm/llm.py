@@ -120,7 +120,9 @@ class LLM:
     # ---- its end
 
     def close(self) -> None:
-        """Give the memory back. Idempotent; nothing can be asked afterwards."""
+        """Give the memory back, end other ranks. Idempotent; nothing can be asked afterwards."""
+        if self._built is not None:
+            self._built.engine.close()
         self._built = None
         self._engine = None
 

@@ -16,11 +16,13 @@ from zerokl.models import weights
 from zerokl.models.model import Model, rotations_of
 from zerokl.models.planning import Plan, plan, weight_tables
 from zerokl.models.registry import ARCHITECTURES, architecture_of
+from zerokl.models.split import ALONE, Team, config_of_rank, share_of
 
 __all__ = [
     "ARCHITECTURES",
     "Model",
     "Plan",
+    "Team",
     "dtype_of",
     "load",
     "outline",
@@ -34,13 +36,18 @@ MAX_LAYERS, MAX_EXPERTS = 1 << 12, 1 << 14
 """Of a model that there are no weights of to say otherwise."""
 
 
-def load(checkpoint: weights.Checkpoint, config: Config) -> Model:
-    """The checkpoint's model, with its weights packed as `config.dtype` says. Raises what `plan` raises."""
+def load(checkpoint: weights.Checkpoint, config: Config, team: Team = ALONE) -> Model:
+    """The checkpoint's model, with its weights packed as `config.dtype` says; of a shared model, the rank's part.
+
+    Raises what `plan` raises, and UnsupportedModel for one that ranks can't share.
+    """
     planned = plan(checkpoint, config)
+    share = share_of(planned.config, team, planned.architecture)
     parameters = weights.load(
-        planned.table, planned.dropped, planned.config, checkpoint, dtype_of(config), config.device
+        planned.table, planned.dropped, planned.config, checkpoint, dtype_of(config), config.device, share
     )
-    return Model(planned.architecture, planned.module, planned.config, parameters, planned.context_length)
+    own = config_of_rank(planned.config, share)
+    return Model(planned.architecture, planned.module, own, parameters, planned.context_length, team)
 
 
 def outline(checkpoint_config: Mapping[str, Any], config: Config) -> Model:

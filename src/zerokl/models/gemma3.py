@@ -8,7 +8,7 @@ their own; logits may be capped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from typing import Any
 
@@ -20,6 +20,7 @@ from zerokl.models.fields import Fields
 from zerokl.models.layers import keys_of
 from zerokl.models.memory import Keys, LayerMemory
 from zerokl.models.rope import Rope, rope_from
+from zerokl.models.split import Cut, Heads, Share, Sharing, Width
 from zerokl.models.weights import Parameters, W, one_more, vector
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
@@ -48,6 +49,7 @@ class Config:
     """The norms' weights are stored as they are, not less 1 (GGUF)."""
     ropes: tuple[Rope, Rope]
     """Of global and of local layers."""
+    sharing: Sharing = field(default=None, kw_only=True)
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any]) -> Config:
@@ -98,8 +100,16 @@ class Config:
         }
 
     @property
+    def cuts(self) -> tuple[Cut, ...]:
+        return (Heads(), Width("F"))
+
+    def of_rank(self, share: Share) -> Config:
+        return replace(self, **share.heads())
+
+    @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        keys = (Keys(self.num_kv_heads, self.head_size), Keys(self.num_kv_heads, self.head_size, self.window))
+        heads, size = self.num_kv_heads, self.head_size
+        keys = [Keys(heads, size, window, self.sharing) for window in (None, self.window)]
         return tuple(LayerMemory(keys[local]) for local in self.is_local)
 
 

@@ -21,6 +21,7 @@ from zerokl.models import llama
 from zerokl.models.fields import Fields, values_of
 from zerokl.models.layers import conv_state, keys_of, recurrent_state
 from zerokl.models.memory import Conv, Keys, LayerMemory, Recurrent
+from zerokl.models.split import Cut, Heads, Width
 from zerokl.models.weights import Parameters, W, stacked, taps, vector
 
 MAMBA, ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention")
@@ -109,8 +110,13 @@ class Config(llama.Config):
         }
 
     @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Mamba layers are computed whole by every rank."""
+        return (Heads(), Width("F"), Width("S"))
+
+    @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        attending = LayerMemory(Keys(self.num_kv_heads, self.head_size))
+        attending = LayerMemory(Keys(self.num_kv_heads, self.head_size, sharing=self.sharing))
         state = Recurrent((self.state_heads, self.state_size, self.state_head_size), inputs=0, chunk=1)
         mamba = LayerMemory(states=(Conv(self.taps, self.channels), state))
         return tuple(mamba if is_mamba else attending for is_mamba in self.is_mamba)
@@ -160,9 +166,9 @@ WEIGHTS: tuple[W, ...] = (
     W(STATE + "out_proj.weight",                    "layers.{i}.seen",            "E U",         on=mamba),
     W(LAYER + "post_attention_layernorm.weight",    "layers.{i}.mlp_norm",        "E",           vector),
     W(MOE + "router.layer.weight",                  "layers.{i}.router",          "X E",         when=mixed),
-    W(MOE + "input_linear.weight",                  "layers.{i}.experts_gate_up", "X 2F E",      experts, mixed),
+    W(MOE + "input_linear.weight",                  "layers.{i}.experts_gate_up", "X F+F E",     experts, mixed),
     W(MOE + "output_linear.weight",                 "layers.{i}.experts_down",    "X E F",       experts, mixed),
-    W(LAYER + "shared_mlp.input_linear.weight",     "layers.{i}.gate_up",         "2S E"),
+    W(LAYER + "shared_mlp.input_linear.weight",     "layers.{i}.gate_up",         "S+S E"),
     W(LAYER + "shared_mlp.output_linear.weight",    "layers.{i}.down",            "E S"),
     W("model.norm.weight",                          "norm",                       "E",           vector),
     W("lm_head.weight",                             "head",                       "V E",         when=llama.untied),

@@ -63,11 +63,11 @@ def attention(
     """The layer's attention of x [T, E], through its output matrix."""
     kind, local = config.heads(number), config.is_local[number]
     q, k, v, r = kind.cut(ops.linear(x, layer.qkvr))
-    k = convolved(k, layer.key_taps, conv_state(cache, 0)).reshape(-1, kind.num_kv_heads, kind.size)
+    k = convolved(k, layer.key_taps, conv_state(cache, 0)).reshape(len(x), kind.num_kv_heads, kind.size)
     v = convolved(v, layer.value_taps, conv_state(cache, 1)).reshape(k.shape)
     keys = keys_of(cache)
     ops.store_kv(keys, ops.rms_norm(k, layer.k_norm, config.norm_eps), v)
-    q = ops.rms_norm(q.reshape(-1, kind.num_heads, kind.size), layer.q_norm, config.norm_eps)
+    q = ops.rms_norm(q.reshape(len(x), kind.num_heads, kind.size), layer.q_norm, config.norm_eps)
     if heats is not None and not local:
         q, r = ops.scale(q.reshape(len(x), -1), heats).reshape(q.shape), ops.scale(r, heats)
     bias = (r.reshape(len(x), kind.num_heads, config.bias_size), layer.bias_profile)
@@ -91,10 +91,11 @@ def mlp(x: np.ndarray, layer: Any, config: Config) -> np.ndarray:
     routed = ops.linear(x, layer.router, wide=True)
     rule = {"scores": "sigmoid", "shared": shared, "bias": layer.router_bias, "scale": scale}
     chosen, gammas = ops.route(routed, top, **rule)
-    weights, own = np.ascontiguousarray(gammas[:, :top]), np.ascontiguousarray(gammas[:, top:]).reshape(-1)
+    weights = np.ascontiguousarray(gammas[:, :top])
     y = ops.experts(x, layer.experts_gate_up, layer.experts_down, chosen, weights)
-    hidden = ops.swiglu(ops.linear(x, layer.shared_gate_up).reshape(len(x) * shared, -1))
-    return ops.linear(ops.scale(hidden, own).reshape(len(x), -1), layer.shared_down, residual=y)
+    own = np.take(gammas, top + config.shared_of_column, axis=1)
+    hidden = ops.gated(ops.gated_linear(x, layer.shared_gate_up), own)
+    return ops.linear(hidden, layer.shared_down, residual=y)
 
 
 def logits(weights: Parameters, config: Config, hidden_rows: np.ndarray) -> np.ndarray:

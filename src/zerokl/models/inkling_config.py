@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,11 @@ import numpy as np
 from zerokl.errors import CheckpointError, UnsupportedModel
 from zerokl.models.fields import Fields
 from zerokl.models.memory import Conv, Keys, LayerMemory
+from zerokl.models.split import Cut, Share, Sharing, Width
+from zerokl.models.split import Heads as HeadAxes
 
 LOCAL, GLOBAL = "hybrid_sliding", "hybrid"
+GLOBAL_HEADS, LOCAL_HEADS = HeadAxes(), HeadAxes("P", "Q", "C")
 MUST_BE_TRUE = (
     *("use_sconv", "use_embed_norm", "use_gate_bias", "use_global_scale", "norm_after_topk", "shared_expert_sink"),
 )
@@ -28,6 +31,7 @@ class Heads:
     num_heads: int
     num_kv_heads: int
     size: int
+    sharing: Sharing = None
 
     def cut(self, qkvr: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """[T, ...] -> q [T, H·D], k and v [T, K·D], and what is left, as contiguous rows."""
@@ -67,6 +71,8 @@ class Config:
     taps: int
     media_ids: tuple[tuple[int, str], ...]
     """What the text decoder alone can't read, and what it would be."""
+    expert_leaves: tuple[int, ...] = ()
+    """Where the leaves of the experts' width end, in the rank's part; empty: all of it is one."""
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any]) -> Config:
@@ -141,11 +147,31 @@ class Config:
         }
 
     @property
+    def cuts(self) -> tuple[Cut, ...]:
+        return (GLOBAL_HEADS, LOCAL_HEADS, Width("F"), Width("M"))
+
+    def of_rank(self, share: Share) -> Config:
+        """With the heads that a rank has, and its leaves of an expert."""
+        everywhere, nearby = self.global_heads.size, self.local_heads.size
+        return replace(
+            self,
+            global_heads=Heads(size=everywhere, **share.heads(GLOBAL_HEADS)),
+            local_heads=Heads(size=nearby, **share.heads(LOCAL_HEADS)),
+            expert_leaves=share.parts["M"].ends,
+            expert_size=share.parts["M"].length,
+        )
+
+    @property
+    def shared_of_column(self) -> np.ndarray:
+        """[S·M]: whose each hidden number of the shared experts is, in the order in which they are summed."""
+        return by_leaf(np.arange(self.num_shared)[:, None].repeat(self.expert_size, axis=1), self.expert_leaves)
+
+    @property
     def memory(self) -> tuple[LayerMemory, ...]:
         """Keys as normalised, values as convolved, and the last inputs of four convolutions."""
         return tuple(
             LayerMemory(
-                Keys(kind.num_kv_heads, kind.size, self.window if local else None),
+                Keys(kind.num_kv_heads, kind.size, self.window if local else None, kind.sharing),
                 tuple(Conv(self.taps, channels) for channels in self.convolved(kind)),
             )
             for local, kind in ((local, self.heads(i)) for i, local in enumerate(self.is_local))
@@ -154,6 +180,12 @@ class Config:
     def convolved(self, kind: Heads) -> tuple[int, int, int, int]:
         """Channels of keys, of values, of attention's and of the MLP's output."""
         return kind.num_kv_heads * kind.size, kind.num_kv_heads * kind.size, self.hidden_size, self.hidden_size
+
+
+def by_leaf(columns: np.ndarray, leaves: Sequence[int]) -> np.ndarray:
+    """[..., S, M] -> [..., S·M]: leaf after leaf of M, in each expert after expert: the order of a leaf's chain."""
+    parts = np.split(columns, leaves[:-1], axis=-1)
+    return np.concatenate([part.reshape(*part.shape[:-2], -1) for part in parts], axis=-1)
 
 
 def check_flags(fields: Fields) -> None:

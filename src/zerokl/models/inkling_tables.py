@@ -6,12 +6,13 @@ The release interleaves the rows of every pair of gate and up (g0, u0, g1, u1, .
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from zerokl import ops
-from zerokl.models.inkling_config import Config
+from zerokl.models.inkling_config import Config, by_leaf
 from zerokl.models.weights import How, Place, W, exact_float32, matrix, stacked, taps, vector
 
 
@@ -50,14 +51,17 @@ def stacked_pairs(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatr
 
 
 def shared_gate_up(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
-    """Gates and ups of each shared expert, expert after expert; from one interleaved tensor, or from two."""
-    both = halves(parts[0]) if len(parts) == 1 else np.concatenate(parts, axis=1)
-    return matrix([both.reshape(-1, both.shape[-1])], place)
+    """All gates, then all ups, each in the order of `by_leaf`; from one interleaved tensor, or from two."""
+    gates, ups = (parts[0][:, 0::2], parts[0][:, 1::2]) if len(parts) == 1 else parts
+    rows = [by_leaf(half.transpose(2, 0, 1), place.leaves).T for half in (gates, ups)]
+    return matrix([np.concatenate(rows)], place)
 
 
 def shared_down(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
-    """[S, E, M] -> [E, S·M]: the sum over experts is part of the chain."""
-    return matrix([np.ascontiguousarray(parts[0].swapaxes(0, 1)).reshape(parts[0].shape[1], -1)], place)
+    """[S, E, M] -> [E, S·M]: the sum over experts is part of each leaf's chain."""
+    experts = len(parts[0])
+    leaves = tuple(end * experts for end in place.leaves)
+    return matrix([by_leaf(parts[0].swapaxes(0, 1), place.leaves)], replace(place, leaves=leaves))
 
 
 def by_kind(name: str, parameter: str, everywhere_shape: str, local_shape: str, how: How = matrix) -> tuple[W, W]:
@@ -127,7 +131,7 @@ RENAMED = (
 
 PLAIN: dict[str, dict[str, Any]] = {
     "w13_dn.weight": {"shape": "F E", "how": matrix},
-    "mlp.experts.w13_weight": {"how": stacked},
+    "mlp.experts.w13_weight": {"shape": "X M+M E", "how": stacked},
     "shared_w13_weight": {"shape": "S M E"},
 }
 """What else differs where nothing is interleaved."""

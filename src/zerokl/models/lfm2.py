@@ -63,7 +63,7 @@ class Config(llama.Config):
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        attending = LayerMemory(Keys(self.num_kv_heads, self.head_size))
+        attending = LayerMemory(Keys(self.num_kv_heads, self.head_size, sharing=self.sharing))
         mixing = LayerMemory(states=(Conv(self.taps, self.hidden_size),))
         return tuple(mixing if conv else attending for conv in self.is_conv)
 

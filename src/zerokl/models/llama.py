@@ -6,9 +6,9 @@ Rotary positions with plain, linear or Llama 3 frequencies; SwiGLU; biases and t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from zerokl import ops
 from zerokl.models.fields import Fields
 from zerokl.models.layers import gated_mlp
 from zerokl.models.rope import Rope, context_length, rope_from
+from zerokl.models.split import Cut, Heads, Share, Sharing, Width
 from zerokl.models.weights import Parameters, W, vector
 
 
@@ -35,6 +36,8 @@ class Config:
     untied: bool
     """The output matrix is a tensor of its own, not the embedding's."""
     rope: Rope
+    sharing: Sharing = field(default=None, kw_only=True)
+    """Of key heads among the query heads that are here, if it is uneven."""
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any]) -> Config:
@@ -76,6 +79,15 @@ class Config:
             "K": self.num_kv_heads,
             "D": self.head_size,
         }
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """What ranks share."""
+        return (Heads(), Width("F"))
+
+    def of_rank(self, share: Share) -> Self:
+        """With the numbers of the heads that a rank has."""
+        return replace(self, **share.heads())
 
 
 biased, out_biased = attrgetter("attention_bias"), attrgetter("out_bias")

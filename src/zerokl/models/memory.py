@@ -23,6 +23,8 @@ class Keys:
     num_kv_heads: int
     head_size: int
     window: int | None = None
+    sharing: tuple[int, int] | None = None
+    """As in `ops.LayerKV`: uneven shares of a model's heads."""
 
     @property
     def bytes_per_token(self) -> int:
@@ -74,7 +76,8 @@ def memory_of(config: Any) -> tuple[LayerMemory, ...]:
     if declared is not None:
         return declared
     num_layers: int = config.num_layers
-    return (LayerMemory(Keys(config.num_kv_heads, config.head_size)),) * num_layers
+    keys = Keys(config.num_kv_heads, config.head_size, sharing=getattr(config, "sharing", None))
+    return (LayerMemory(keys),) * num_layers
 
 
 def windows_of(memory: Iterable[LayerMemory]) -> tuple[int, ...]:

@@ -35,7 +35,8 @@ class Config(llama.Config):
     def memory(self) -> tuple[LayerMemory, ...] | None:
         if not any(self.windows):
             return None
-        return tuple(LayerMemory(Keys(self.num_kv_heads, self.head_size, window)) for window in self.windows)
+        heads, size = self.num_kv_heads, self.head_size
+        return tuple(LayerMemory(Keys(heads, size, window, self.sharing)) for window in self.windows)
 
 
 def forward(

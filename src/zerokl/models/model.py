@@ -10,6 +10,7 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.models.memory import LayerMemory, memory_of
+from zerokl.models.split import ALONE, Team
 from zerokl.models.weights import Axes, Parameters, W
 
 
@@ -49,6 +50,8 @@ class Model:
     weights: Parameters
     context_length: int
     """The config's, or lower if the user said so."""
+    team: Team = ALONE
+    """Which part of a shared model this is: `config` has the numbers of its own heads."""
 
     @property
     def num_layers(self) -> int:

@@ -10,10 +10,22 @@ from typing import Any
 import numpy as np
 
 from zerokl import ops
-from zerokl.models.llama import DROPPED, Config, biased, logits, untied
+from zerokl.models import llama
+from zerokl.models.llama import DROPPED, biased, logits, untied
+from zerokl.models.split import Cut, Width
 from zerokl.models.weights import Parameters, W, vector
 
 __all__ = ["DROPPED", "WEIGHTS", "Config", "forward", "logits"]
+
+
+class Config(llama.Config):
+    __slots__ = ()
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Attention is computed whole by every rank: its norms are over all heads at once."""
+        return (Width("F"),)
+
 
 LAYER, ATTENTION = "model.layers.{i}.", "model.layers.{i}.self_attn."
 # fmt: off

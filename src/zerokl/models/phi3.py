@@ -26,14 +26,9 @@ class Config(mistral.Config):
         """From a config in Hugging Face's keys. Raises CheckpointError, UnsupportedModel."""
         return super().from_checkpoint(DEFAULTS | dict(config))  # type: ignore[return-value]
 
-    @property
-    def axes(self) -> dict[str, int]:
-        """A: query, key and value heads together."""
-        return super().axes | {"A": self.num_heads + 2 * self.num_kv_heads}
-
 
 FUSED = {
-    "layers.{i}.qkv": W("model.layers.{i}.self_attn.qkv_proj.weight", "layers.{i}.qkv", "A·D E"),
-    "layers.{i}.gate_up": W("model.layers.{i}.mlp.gate_up_proj.weight", "layers.{i}.gate_up", "2F E"),
+    "layers.{i}.qkv": W("model.layers.{i}.self_attn.qkv_proj.weight", "layers.{i}.qkv", "H·D+K·D+K·D E"),
+    "layers.{i}.gate_up": W("model.layers.{i}.mlp.gate_up_proj.weight", "layers.{i}.gate_up", "F+F E"),
 }
 WEIGHTS: tuple[W, ...] = tuple(FUSED.get(row.parameter, row) for row in llama.WEIGHTS)

@@ -14,6 +14,7 @@ from zerokl.models.fields import Fields, values_of
 from zerokl.models.layers import gated_mlp, sparse_mlp
 from zerokl.models.llama import DROPPED, logits
 from zerokl.models.qwen3 import attention
+from zerokl.models.split import Cut, Width
 from zerokl.models.weights import Parameters, W, each_expert
 
 __all__ = ["DROPPED", "WEIGHTS", "Config", "forward", "logits"]
@@ -47,6 +48,10 @@ class Config(qwen3.Config):
     @property
     def axes(self) -> dict[str, int]:
         return super(Config, self).axes | {"X": self.num_experts, "M": self.expert_size}
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        return (*super(Config, self).cuts, Width("M"))
 
 
 def sparse(config: Config) -> Sequence[int]:

@@ -22,6 +22,7 @@ from zerokl.models.layers import conv_state, gated_mlp, keys_of, recurrent_state
 from zerokl.models.llama import logits
 from zerokl.models.memory import Conv, Keys, LayerMemory, Recurrent
 from zerokl.models.qwen3_moe import dense, sparse
+from zerokl.models.split import Cut, Width
 from zerokl.models.weights import Parameters, W, each_expert, one_more, taps, vector
 
 __all__ = ["DROPPED", "WEIGHTS", "Config", "forward", "logits"]
@@ -89,8 +90,13 @@ class Config(qwen3_moe.Config):
         }
 
     @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Recurrent layers are computed whole by every rank."""
+        return (*super(Config, self).cuts, Width("S"))
+
+    @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        attending = LayerMemory(Keys(self.num_kv_heads, self.head_size))
+        attending = LayerMemory(Keys(self.num_kv_heads, self.head_size, sharing=self.sharing))
         state = Recurrent((self.value_heads, self.key_size, self.value_size), inputs=0, chunk=1)
         recurrent = LayerMemory(states=(Conv(self.taps, self.axes["C"]), state))
         return tuple(recurrent if is_recurrent else attending for is_recurrent in self.is_recurrent)

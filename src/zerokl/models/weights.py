@@ -4,7 +4,9 @@
 
 reads: in every layer i, three tensors of shapes [H·D, E], [K·D, E] and [K·D, E], one under the other, become the
 packed matrix `layers[i].qkv`. Letters are axes (V vocabulary, E embedding, H query heads, K key/value heads, D head
-size, F hidden) whose sizes the model's config gives, so a tensor of another size is found before anything runs.
+size, F hidden) whose sizes the model's config gives, so a tensor of another size is found before anything runs. Of an
+axis that is cut among ranks each reads its part only; "F+F" is an axis of two parts that are cut alike, one above the
+other, while "2F" has its pairs side by side.
 
 Every tensor of the checkpoint is used once or named as dropped, and every parameter is filled once; otherwise one
 CheckpointError lists all that is missing, unused or misshapen.
@@ -12,12 +14,10 @@ CheckpointError lists all that is missing, unused or misshapen.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import prod
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.errors import CheckpointError
+from zerokl.models.shapes import sizes, spread
+from zerokl.models.split import VOCABULARY, Share
 
 
 class Tensor(Protocol):
@@ -64,7 +66,7 @@ class Parameters(SimpleNamespace):
             for part in value if isinstance(value, list) else [value]:
                 if isinstance(part, Parameters):
                     yield from part.matrices()
-                elif isinstance(part, ops.Matrix | ops.DeviceMatrix):
+                elif isinstance(part, ops.AnyMatrix):
                     yield part
 
 
@@ -74,6 +76,17 @@ class Place:
 
     dtype: str
     device: str = "cpu"
+    leaves: tuple[int, ...] = ()
+    """Where the leaves of the cut axis end, in its rank's part."""
+    wrap: Callable[[ops.Matrix], ops.AnyMatrix] | None = None
+    """Makes a shard of a packed part, where ranks meet over it."""
+    sums: bool = False
+    """The cut axis is what the matrix sums over."""
+
+    def pack(self, whole: np.ndarray) -> ops.AnyMatrix:
+        """Packed for `ops.linear`; the rank's part becomes a shard."""
+        packed = ops.pack(whole, self.dtype, self.device, self.leaves if self.sums else ())
+        return packed if self.wrap is None or isinstance(packed, ops.DeviceMatrix) else self.wrap(packed)
 
 
 How = Callable[[Sequence[np.ndarray], Place], Any]
@@ -81,7 +94,7 @@ How = Callable[[Sequence[np.ndarray], Place], Any]
 
 def matrix(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
     """The parts one under the other, packed for `ops.linear`."""
-    return ops.pack(parts[0] if len(parts) == 1 else np.concatenate(parts), place.dtype, place.device)
+    return place.pack(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
 def transposed(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
@@ -98,7 +111,7 @@ def vector(parts: Sequence[np.ndarray], place: Place) -> Any:
 def taps(parts: Sequence[np.ndarray], place: Place) -> Any:
     """A depthwise convolution's [C, 1, width] as [width, C], oldest tap first, in float32 as `vector`."""
     whole = exact_float32(np.concatenate(parts))
-    return ops.upload(np.ascontiguousarray(whole.reshape(len(whole), -1).T), place.device)
+    return ops.upload(np.ascontiguousarray(whole[:, 0].T), place.device)
 
 
 def one_more(parts: Sequence[np.ndarray], place: Place) -> Any:
@@ -177,8 +190,10 @@ def load(
     checkpoint: Checkpoint,
     dtype: str = "auto",
     device: str = "cpu",
+    share: Share | None = None,
 ) -> Parameters:
-    """The parameters of `table`, packed as `dtype` ("auto": as stored), few at a time so that memory stays near theirs.
+    """The parameters of `table`, packed as `dtype` ("auto": as stored), few at a time so that memory stays near theirs;
+    of a `share`, the rank's parts.
 
     `dropped` names tensors that may be there and that nothing needs, `name*` all that begin so. Raises CheckpointError.
     """
@@ -187,7 +202,7 @@ def load(
 
     def value_of(place: tuple[W, int]) -> Any:
         row, layer = place
-        return read(row, layer, config, checkpoint.tensors, dtype, device)
+        return read(row, layer, config, checkpoint.tensors, dtype, device, share)
 
     parameters = Parameters()
     with ThreadPoolExecutor(CPU_READERS if device == "cpu" else READERS) as readers:
@@ -200,14 +215,39 @@ def load(
 
 
 def read(
-    row: W, layer: int, config: Axes, tensors: Mapping[str, Tensor], dtype: str = "auto", device: str = "cpu"
+    row: W,
+    layer: int,
+    config: Axes,
+    tensors: Mapping[str, Tensor],
+    dtype: str = "auto",
+    device: str = "cpu",
+    share: Share | None = None,
 ) -> Any:
     """One parameter. Parts stored as different types meet in float32, which holds each of them exactly."""
-    parts = [tensors[name].array() for name, _ in row.sources(config, layer)]
+    sources = row.sources(config, layer)
+    parts = [tensors[name].array() for name, _ in sources]
+    if share is not None:
+        shapes = spread(row.shape)
+        shapes = shapes * (len(parts) // len(shapes))
+        parts = [share.own(part, shape, config.axes) for part, shape in zip(parts, shapes, strict=True)]
     if len({part.dtype for part in parts}) > 1:
         parts = [exact_float32(part) for part in parts]
-    kept = STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype
-    return row.how(parts, Place(kept, device))
+    place = Place(STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype, device)
+    return row.how(parts, place if share is None else place_in(share, spread(row.shape)[0], config.axes, place))
+
+
+def place_in(share: Share, shape: str, axes: Mapping[str, int], place: Place) -> Place:
+    """Where a row of this shape goes on this rank. A matrix whose last axis is cut sums over it."""
+    dimensions, group = shape.split(), share.team.group
+    cuts = [share.cut_of(dimension) for dimension in dimensions]
+    if cuts[0] == VOCABULARY and group is not None and len(dimensions) == 2:
+        bounds = share.parts[VOCABULARY].bounds
+        return replace(place, wrap=lambda packed: ops.VocabularyShard(packed, group, bounds))
+    if cuts[-1] is None or len(dimensions) == 1:
+        return replace(place, leaves=next((share.parts[letter].ends for letter in cuts if letter), ()))
+    part, scale = share.parts[cuts[-1]], sizes(dimensions[-1], axes)[0] // axes[cuts[-1]]
+    place = replace(place, leaves=tuple(end * scale for end in part.ends), sums=True)
+    return place if group is None else replace(place, wrap=lambda packed: ops.InputShard(packed, group, part.count))
 
 
 def kept_as(stored: Sequence[str], dtype: str) -> str:
@@ -257,25 +297,6 @@ def check_names(rows: Sequence[W], dropped: Sequence[str], config: Axes, tensors
     if any(complaints.values()):
         lines = [f"{len(names)} tensors {what}: {', '.join(names)}" for what, names in complaints.items() if names]
         raise CheckpointError("the checkpoint's tensors don't fit its config.\n" + "\n".join(lines))
-
-
-def spread(text: str) -> list[str]:
-    """'{q,k,v}_proj' -> ['q_proj', 'k_proj', 'v_proj']; without braces, the text alone."""
-    found = re.search(r"\{([^{}]*)\}", text)
-    if not found:
-        return [text]
-    return [text[: found.start()] + choice + text[found.end() :] for choice in found[1].split(",")]
-
-
-def sizes(shape: str, axes: Mapping[str, int]) -> tuple[int, ...]:
-    """'2F H·D' with {F: 96, H: 4, D: 16} -> (192, 64)."""
-    return tuple(prod(size(factor, axes) for factor in dimension.split("·")) for dimension in shape.split())
-
-
-def size(factor: str, axes: Mapping[str, int]) -> int:
-    """'F' or '2F' or '3'."""
-    count, letter = re.fullmatch(r"(\d*)([A-Z]?)", factor).groups()  # type: ignore[union-attr]  # a table's own typo
-    return int(count or 1) * (axes[letter] if letter else 1)
 
 
 def put(root: Parameters, path: str, value: Any) -> None:

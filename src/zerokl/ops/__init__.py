@@ -12,13 +12,14 @@ from zerokl.ops.heads import rotate_and_store, split_heads
 from zerokl.ops.kv import LayerKV, Ragged, store_kv
 from zerokl.ops.layer_norm import layer_norm
 from zerokl.ops.linear import gated_linear, linear
-from zerokl.ops.matrix import AnyMatrix, DeviceMatrix, Matrix, pack, upload
+from zerokl.ops.matrix import DeviceMatrix, Matrix, pack, upload
 from zerokl.ops.moe import experts, route
 from zerokl.ops.recurrence import gated_delta, selective_scan, time_steps
 from zerokl.ops.rms_norm import rms_norm
 from zerokl.ops.rope import rope, rope_table
 from zerokl.ops.sample import Draw, process, sample
 from zerokl.ops.score import score
+from zerokl.ops.shards import AnyMatrix, Group, InputShard, VocabularyShard
 from zerokl.ops.short_conv import short_conv
 from zerokl.ops.state import (
     ConvState,
@@ -40,12 +41,15 @@ __all__ = [
     "ConvState",
     "DeviceMatrix",
     "Draw",
+    "Group",
+    "InputShard",
     "LayerCache",
     "LayerKV",
     "Matrix",
     "Ragged",
     "RecurrentState",
     "StepStates",
+    "VocabularyShard",
     "attention",
     "chunk_inputs",
     "chunk_states",

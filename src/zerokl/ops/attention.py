@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from zerokl import _native
@@ -59,6 +62,8 @@ def attention(
     check_kv(kv)
     rows, heads, size = q.shape if q.ndim == 3 else (0, 0, 0)
     check_array("q", q, np.float32, (kv.ragged.positions.shape[0], heads, kv.k.shape[2]))
+    if kv.sharing is not None or heads == kv.k.shape[1] == 0:
+        return of_some_heads(q, kv, scale, window=window, softcap=softcap, sinks=sinks, bias=bias)
     if heads == 0 or heads % kv.k.shape[1] != 0:
         raise ShapeError(f"{heads} query heads can't share {kv.k.shape[1]} key heads evenly")
     if window is not None and window < 1:
@@ -76,6 +81,34 @@ def attention(
     shape = (ragged.positions, ragged.row_starts, ragged.page_table)
     _native.attention(y, q, kv.k, kv.v, *shape, before, after, window or 0, sinks, bias)
     return y
+
+
+def of_some_heads(
+    q: F32, kv: LayerKV, scale: float, *, sinks: F32 | None, bias: tuple[F32, F32] | None, **more: Any
+) -> F32:
+    """Some query heads of an uneven share: those that are missing are computed too, from zeros, and left out again.
+
+    At most two key heads' worth of queries; a kernel that knows of shares would save that.
+    """
+    rows, heads, size = q.shape
+    if kv.sharing is None:
+        return np.zeros((rows, 0), np.float32)
+    group, before = kv.sharing
+    total = group * kv.k.shape[1]
+    own = slice(before, before + heads)
+
+    def padded(array: F32, axis: int) -> F32:
+        shape = list(array.shape)
+        shape[axis] = total
+        whole = np.zeros(shape, np.float32)
+        whole[(slice(None),) * axis + (own,)] = array
+        return whole
+
+    whole_bias = None if bias is None else (padded(bias[0], 1), bias[1])
+    whole_sinks = None if sinks is None else padded(sinks, 0)
+    even = replace(kv, sharing=None)
+    y = attention(padded(q, 1), even, scale, sinks=whole_sinks, bias=whole_bias, **more)
+    return np.ascontiguousarray(y.reshape(rows, total, size)[:, own]).reshape(rows, heads * size)
 
 
 def score_factors(scale: float, softcap: float | None) -> tuple[float, float]:

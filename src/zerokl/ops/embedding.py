@@ -7,7 +7,8 @@ import numpy as np
 from zerokl.ops import cpu
 from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, I32, check_array
-from zerokl.ops.matrix import AnyMatrix, host
+from zerokl.ops.matrix import host
+from zerokl.ops.shards import AnyMatrix, VocabularyShard
 
 
 def embedding(weight: AnyMatrix, ids: I32) -> F32:
@@ -20,6 +21,9 @@ def embedding(weight: AnyMatrix, ids: I32) -> F32:
     Raises      ShapeError, UnsupportedDtype; EngineError for an id outside the matrix
     Oracle      ops/reference.py: embedding
     """
+    if isinstance(weight, VocabularyShard):
+        check_array("ids", ids, np.int32, (ids.size,))
+        return weight.embedding(ids)
     if on_gpu(ids):
         return gpu().embedding(weight, ids)  # type: ignore[no-any-return]
     check_array("ids", ids, np.int32, (ids.size,))

@@ -44,6 +44,8 @@ def rotate_and_store(
         check_array(name, table, np.float32, (rows, pairs))
     if 2 * pairs > size:
         raise ShapeError(f"{pairs} angles turn {2 * pairs} elements, a head has {size}")
+    if num_heads == 0:
+        return np.empty((rows, 0, size), np.float32)  # a rank that has no heads
     if q_norm is None or k_norm is None:
         return cpu.rotate_and_store(qkv, kv, turns, num_heads, None, 0.0)
     for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):

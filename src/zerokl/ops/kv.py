@@ -49,6 +49,9 @@ class LayerKV:
     k: F32
     v: F32
     ragged: Ragged
+    sharing: tuple[int, int] | None = None
+    """(query heads per key head, how many of the first key head's aren't here), if key heads are shared unevenly: a
+    rank that has some of a model's heads keeps every key head that they need."""
 
 
 def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
@@ -68,6 +71,8 @@ def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
     rows = kv.ragged.slots.shape[0]
     for name, array in (("k", k), ("v", v)):
         check_array(name, array, np.float32, (rows, heads, size))
+    if heads == 0:
+        return
     _native.store_kv(kv.k, kv.v, kv.ragged.slots, k, v)
 
 

@@ -8,7 +8,8 @@ from zerokl.errors import ShapeError
 from zerokl.ops import cpu
 from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
-from zerokl.ops.matrix import AnyMatrix, host
+from zerokl.ops.matrix import host
+from zerokl.ops.shards import AnyMatrix, InputShard, VocabularyShard
 
 
 def linear(
@@ -17,7 +18,6 @@ def linear(
     *,
     bias: F32 | None = None,
     residual: F32 | None = None,
-    leaves: int = 1,
     wide: bool = False,
 ) -> F32:
     """x times the transposed weight, then + bias, then + residual.
@@ -26,14 +26,17 @@ def linear(
     Shapes      x [T, K], w [N, K], bias [N], residual [T, N] -> y [T, N]; all f32 but the weight, which widens exactly
     Rounding    f32, once per fma and once per addition; then, where activations are bf16 (GPU), to bf16 unless `wide`
     Order       one accumulator per output from +0: acc = fma(x[t, k], w[n, k], acc) for k = 0 .. K-1
+                a weight packed in leaves: one for each leaf of K; leaves are added by a balanced binary tree over a
+                power of two of places, (0, 1), (2, 3), ..., an empty place passing its sibling through
+                a weight's shard: the same, whoever has which leaves
     Same bits   for every T, row position, thread count and instruction set, and for equal numbers in any weight format
     Free        register block, tile, depth of a K block, split over threads (tests/ops/test_linear.py)
-    Frozen      the chain; `leaves` (only 1 is there yet), because it cuts the chain
+    Frozen      the chain, and where the weight's leaves end, because they cut it
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: linear
     """
-    if leaves != 1:
-        raise ShapeError(f"a sum in {leaves} leaves is not there yet, only in 1")
+    if isinstance(weight, InputShard | VocabularyShard):
+        return weight.linear(x, bias, residual)
     if on_gpu(x):
         return gpu().linear(x, weight, bias, residual, wide)  # type: ignore[no-any-return]
     outputs, depth = weight.shape

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,16 +38,15 @@ class DeviceMatrix:
         return int(self.values.nbytes)
 
 
-AnyMatrix = Matrix | DeviceMatrix
-
 STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 """What the numbers of an array of this dtype are; numpy has no bfloat16, so its bits come as uint16."""
 
 
-def pack(weight: NDArray[Any], dtype: str, device: str = "cpu") -> AnyMatrix:
+def pack(weight: NDArray[Any], dtype: str, device: str = "cpu", leaves: Sequence[int] = ()) -> Matrix | DeviceMatrix:
     """A weight in the layout that the kernels stream, in the memory format `dtype`.
 
     Shapes      weight [N, K], f32, f16 or the bits of bf16 as uint16 -> panels of 16 outputs, [N/16][K][16]
+    Leaves      where the leaves of K end, which `linear` sums apart; none given: one, the whole of K
     Rounding    none if `dtype` holds what is stored; else once, to nearest even (too large becomes inf)
     Raises      ShapeError, UnsupportedDtype
     """
@@ -56,10 +57,15 @@ def pack(weight: NDArray[Any], dtype: str, device: str = "cpu") -> AnyMatrix:
         raise UnsupportedDtype(f"a weight is one of {', '.join(STORED)} (bf16 bits), not {weight.dtype.name}")
     if dtype not in STORED.values():
         raise UnsupportedDtype(f"a weight is kept as one of {', '.join(STORED.values())}, not {dtype}")
+    ends = [*leaves] or [weight.shape[1]]
+    if ends[-1] != weight.shape[1] or any(end <= start for start, end in pairwise(ends)):
+        raise ShapeError(f"leaves that end at {ends} don't cut {weight.shape[1]} columns")
     if device != "cpu":
+        if len(ends) > 1:
+            raise UnsupportedDtype("sums in leaves are not there on the GPU yet")
         return DeviceMatrix(gpu().pack(weight, dtype, device))
     bits = weight.view(np.uint16) if stored == "float16" else weight
-    return _native.pack(np.ascontiguousarray(bits), stored, dtype)
+    return _native.pack(np.ascontiguousarray(bits), stored, dtype, ends)
 
 
 def upload(array: NDArray[Any], device: str = "cpu") -> Any:
@@ -67,8 +73,8 @@ def upload(array: NDArray[Any], device: str = "cpu") -> Any:
     return array if device == "cpu" else gpu().upload(array, device)
 
 
-def host(weight: AnyMatrix) -> Matrix:
+def host(weight: object) -> Matrix:
     """The packed matrix, for an operation whose arrays are on the CPU."""
-    if isinstance(weight, DeviceMatrix):
-        raise UnsupportedDtype("an array on the CPU meets a weight on the GPU")
+    if not isinstance(weight, Matrix):
+        raise UnsupportedDtype(f"an array on the CPU meets a {type(weight).__name__}")
     return weight

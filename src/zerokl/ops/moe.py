@@ -11,7 +11,7 @@ from zerokl import _native
 from zerokl.errors import ShapeError
 from zerokl.ops.gate import check_rows
 from zerokl.ops.kv import F32, I32, check_array
-from zerokl.ops.matrix import AnyMatrix
+from zerokl.ops.shards import AnyMatrix, InputShard, own_part
 
 
 def route(
@@ -66,7 +66,8 @@ def experts(
     Maths       y[t] = sum_s weights[t, s] * down_e(swiglu(gate_up_e(x[t]))) + residual[t], e = chosen[t, s]
     Shapes      x [T, E], per expert gate_up [2F, E] (gate first) and down [E, F], chosen, weights [T, top] -> y [T, E]
     Rounding    `linear`, `swiglu`, `linear`; then once per fma and once for the residual, all f32
-    Order       acc = fma(weights[t, s], answer, acc) from +0, s as given
+    Order       acc = fma(weights[t, s], answer, acc) from +0, s as given; where `down` has leaves of F, so for each
+                leaf, the answer being its chain, and the leaves by the tree of `linear`
     Same bits   for every T, row position, thread count and instruction set, whoever else goes to the expert: nothing
                 has a capacity, and nothing is dropped
     Free        tokens per block, rows of an expert that are computed side by side (tests/ops/test_moe.py)
@@ -77,13 +78,19 @@ def experts(
     if not gate_up or len(gate_up) != len(down):
         raise ShapeError(f"{len(gate_up)} first matrices of experts, {len(down)} second ones")
     width, hidden = x.shape[1], down[0].shape[1]
-    for first, second in zip(gate_up, down, strict=True):
-        if first.shape != (2 * hidden, width) or second.shape != (width, hidden):
-            raise ShapeError(f"experts of shapes {first.shape} and {second.shape} for rows of {width}")
+    for one, two in zip(gate_up, down, strict=True):
+        if one.shape != (2 * hidden, width) or two.shape != (width, hidden):
+            raise ShapeError(f"experts of shapes {one.shape} and {two.shape} for rows of {width}")
     check_array("chosen", chosen, np.int32, (len(x), chosen.shape[-1]))
     check_array("weights", weights, np.float32, chosen.shape)
     if residual is not None:
         check_array("residual", residual, np.float32, x.shape)
+    first, shard = [own_part(one) for one in gate_up], down[0]
+    second = [own_part(one) for one in down]
     out = np.empty(x.shape, np.float32)
-    _native.experts(x, gate_up, down, chosen, weights, residual, out)
-    return out
+    if not isinstance(shard, InputShard):
+        _native.experts(x, first, second, chosen, weights, residual, out)
+        return out
+    if not shard.is_empty:
+        _native.experts(x, first, second, chosen, weights, None, out)
+    return shard.group.fold(None if shard.is_empty else out, (len(x), width), shard.count, None, residual)

@@ -7,6 +7,7 @@ weight is its plain [N, K] array. Loops run over the dimension whose order matte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,28 @@ def embedding(weight: F32, ids: I32) -> F32:
 
 
 @np.errstate(all="ignore")
-def linear(x: F32, weight: F32, *, bias: F32 | None = None, residual: F32 | None = None) -> Any:
+def linear(
+    x: F32, weight: F32, *, bias: F32 | None = None, residual: F32 | None = None, leaves: Sequence[int] = ()
+) -> Any:
+    ends = [*leaves] or [weight.shape[1]]
+    y = tree([chain(x[:, start:end], weight[:, start:end]) for start, end in pairwise([0, *ends])])
+    y = y if bias is None else y + bias
+    return y if residual is None else y + residual
+
+
+def chain(x: F32, weight: F32) -> Any:
     y = np.zeros((len(x), len(weight)), np.float32)
     for k in range(weight.shape[1]):
         y = fma(x[:, k, None], weight[None, :, k], y)
-    y = y if bias is None else y + bias
-    return y if residual is None else y + residual
+    return y
+
+
+def tree(leaves: Sequence[F32]) -> Any:
+    """A balanced binary tree over the next power of two of places; empty places are at the end."""
+    if len(leaves) == 1:
+        return leaves[0]
+    half = 2 ** ((len(leaves) - 1).bit_length() - 1)
+    return tree(leaves[:half]) + tree(leaves[half:])
 
 
 @np.errstate(all="ignore")

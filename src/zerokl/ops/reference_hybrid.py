@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from zerokl.ops.kv import F32, I32
-from zerokl.ops.reference import linear, swiglu
+from zerokl.ops.reference import linear, swiglu, tree
 from zerokl.ops.reference_numbers import LN_2, LOG2_E, exp, exp2, f32, fma, lane_sum, log2, tanh
 
 
@@ -105,13 +106,18 @@ def experts(
     weights: F32,
     *,
     residual: F32 | None = None,
+    leaves: Sequence[int] = (),
 ) -> Any:
-    y = np.zeros_like(x)
+    ends = [*leaves] or [down[0].shape[1]]
+    sums = [np.zeros_like(x) for _ in ends]
     for token in range(len(x)):
         for expert, weight in zip(chosen[token], weights[token], strict=True):
-            answer = linear(swiglu(linear(x[token : token + 1], gate_up[expert])), down[expert])
-            y[token] = fma(weight, answer[0], y[token])
-    return y if residual is None else y + residual
+            hidden = swiglu(linear(x[token : token + 1], gate_up[expert]))
+            for y, (start, end) in zip(sums, pairwise([0, *ends]), strict=True):
+                answer = linear(hidden[:, start:end], down[expert][:, start:end])
+                y[token] = fma(weight, answer[0], y[token])
+    whole = tree(sums)
+    return whole if residual is None else whole + residual
 
 
 @np.errstate(all="ignore")

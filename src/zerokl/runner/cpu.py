@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from zerokl import ops
 from zerokl.errors import EngineError
 from zerokl.models import Model
@@ -13,7 +15,7 @@ from zerokl.runner.host import HostPools
 from zerokl.runner.known_answers import verify_known_answers
 from zerokl.runner.kv import KvPools
 from zerokl.runner.state import StatePools, step_states
-from zerokl.runner.wanted import answers, wanted_rows
+from zerokl.runner.wanted import Wanted, answers, wanted_rows
 from zerokl.types import Pools, Segment, StatePool, StepPlan, StepResult, WindowPool
 
 LOGITS_BYTES = 64 * 2**20
@@ -57,6 +59,7 @@ class CpuRunner:
         self.model, self.num_pages, self.page_size = model, num_pages, page_size
         self.pools = KvPools(model, num_pages, page_size, windows, fill=fill)
         self.windows = [pool.window for pool in windows]
+        self.window_pools, self.state_pool = tuple(windows), states
         self.states = StatePools(model.memory, states, fill=fill) if states else None
         self.host = HostPools(model, host, self.pools, self.states, fill=fill) if host else None
         self.processed = processed
@@ -64,19 +67,33 @@ class CpuRunner:
 
     def submit(self, plan: StepPlan) -> Done:
         """Run the plan's segments. Raises EngineError for a plan that can't be run."""
+        ran = self._run(plan, self.processed)
+        if ran is None:
+            return Done(StepResult(plan.step, ()))
+        results = answers(self.model, *ran, len(plan.segments), self.slice_rows)
+        return Done(StepResult(plan.step, tuple(results)))
+
+    def follow(self, plan: StepPlan) -> None:
+        """Another rank's part of the same step: rank 0 gets its logits, and draws."""
+        ran = self._run(plan, False)
+        if ran is not None:
+            hidden, wanted = ran
+            for first in range(0, len(wanted.rows), self.slice_rows):
+                self.model.logits(hidden[wanted.rows[first : first + self.slice_rows]])
+
+    def _run(self, plan: StepPlan, processed: bool) -> tuple[np.ndarray, Wanted] | None:
+        """Hidden rows and which of them are wanted; None for a step without tokens."""
         if plan.copies and not self.host:
             raise EngineError(f"step {plan.step} copies to or from a host tier that isn't there")
         if self.host:
             self.host.run(plan.copies)
         if not plan.segments:
-            return Done(StepResult(plan.step, ()))
+            return None
         tokens, ragged = ragged_tokens(plan.segments, self.page_size)
         if tokens.min() < 0:
             raise EngineError(f"step {plan.step} names a token that is still pending, but this runner has no lag")
-        wanted = wanted_rows(plan.segments, ragged.row_starts, self.processed)
-        hidden = self.model.forward(tokens, ragged, self._layers(plan.segments, ragged))
-        results = answers(self.model, hidden, wanted, len(plan.segments), self.slice_rows)
-        return Done(StepResult(plan.step, tuple(results)))
+        wanted = wanted_rows(plan.segments, ragged.row_starts, processed)
+        return self.model.forward(tokens, ragged, self._layers(plan.segments, ragged)), wanted
 
     def _layers(
         self, segments: Sequence[Segment], ragged: ops.Ragged

@@ -67,6 +67,8 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
         weight = ops.pack(numbers(2, HEADS * HEAD_SIZE, EMBEDDING), dtype)
         yield "linear", ops.linear(x, weight, bias=numbers(3, HEADS * HEAD_SIZE)).tobytes()
         yield "embedding", ops.embedding(weight, np.array([0, 17, 95], np.int32)).tobytes()
+    leaves = ops.pack(numbers(2, HEADS * HEAD_SIZE, EMBEDDING), "bfloat16", leaves=(32, 48, EMBEDDING))
+    yield "linear in leaves", ops.linear(x, leaves, bias=numbers(3, HEADS * HEAD_SIZE)).tobytes()
     yield "rms_norm", ops.rms_norm(x, numbers(4, EMBEDDING), 1e-5).tobytes()
     yield "layer_norm", ops.layer_norm(x, numbers(4, EMBEDDING), numbers(39, EMBEDDING), 1e-5).tobytes()
     yield "swiglu", ops.swiglu(numbers(5, ROWS, EMBEDDING) * np.float32(16)).tobytes()
@@ -103,6 +105,8 @@ def hybrid_answers(x: np.ndarray) -> Iterator[tuple[str, bytes]]:
     first = [ops.pack(numbers(24 + i, 48, EMBEDDING), "float32") for i in range(3)]
     second = [ops.pack(numbers(27 + i, EMBEDDING, 24), "bfloat16") for i in range(3)]
     yield "experts", ops.experts(x, first, second, chosen % 3, weights[:, :3].copy(), residual=gate).tobytes()
+    cut = [ops.pack(numbers(27 + i, EMBEDDING, 24), "bfloat16", leaves=(16, 24)) for i in range(3)]
+    yield "experts in leaves", ops.experts(x, first, cut, chosen % 3, weights[:, :3].copy(), residual=gate).tobytes()
     starts, taps = np.array([0, 2, ROWS], np.int32), numbers(30, 4, EMBEDDING)
     conv = ops.short_conv(x, taps, numbers(31, 2, 3, EMBEDDING), starts, activation="silu", residual=True)
     yield "short_conv", conv.tobytes()

@@ -51,7 +51,7 @@ class KvPools:
         """The view of each layer that has keys; `windows` has the step's shape for layers of each window."""
         shapes = {**(windows or {}), None: ragged}
         return [
-            ops.LayerKV(k, v, shapes[spec.window])
+            ops.LayerKV(k, v, shapes[spec.window], spec.sharing)
             for k, v, spec in zip(self.keys, self.values, self.specs, strict=True)
         ]
 
@@ -67,13 +67,18 @@ def pages_that_fit(model: Model, config: Config) -> int:
 
     Raises ConfigError if not even one page fits.
     """
-    tokens = config.max_total_tokens or tokens_that_fit(model, config.mem_fraction_static, available_memory())
+    tokens = config.max_total_tokens or tokens_that_fit(model, config.mem_fraction_static, free_for(model))
     if tokens < config.page_size:
         raise ConfigError(
             f"the cache pool would have {tokens} token slots, less than one page of {config.page_size}: "
             "raise --max-total-tokens, lower --page-size or free memory"
         )
     return tokens // config.page_size
+
+
+def free_for(model: Model) -> int:
+    """The memory that a rank may take: all are on this machine."""
+    return available_memory() // model.team.size
 
 
 def tokens_that_fit(model: Model, fraction: float | None, free_bytes: int) -> int:
@@ -93,8 +98,6 @@ def lazy_array(shape: tuple[int, ...]) -> np.ndarray:
 
     np.zeros would ask for huge pages, 2 MB of memory at the first touch of each of 2 · layers arrays.
     """
-    if 0 in shape:
-        return np.zeros(shape, np.float32)  # no map is empty
     if not prod(shape):
         return np.zeros(shape, np.float32)  # a map can't be empty
     return np.frombuffer(mmap.mmap(-1, 4 * prod(shape)), np.float32).reshape(shape)

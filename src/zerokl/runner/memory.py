@@ -11,6 +11,13 @@ def available_memory() -> int:
     return min(available_in_system(), left_in_control_group())
 
 
+def resident_memory(statm: Path = Path("/proc/self/statm")) -> int | None:
+    """Bytes of this process in memory, mapped files among them; None where the system doesn't say."""
+    if not statm.exists():
+        return None
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def available_in_system(meminfo: Path = Path("/proc/meminfo")) -> int:
     """Linux's own estimate; elsewhere half of the physical memory."""
     if meminfo.exists():

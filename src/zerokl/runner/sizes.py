@@ -16,8 +16,7 @@ from zerokl.config import Config
 from zerokl.errors import ConfigError
 from zerokl.models import Model
 from zerokl.models.memory import FLOAT_BYTES, Conv, LayerMemory, Recurrent, convolution_width, windows_of
-from zerokl.runner.kv import DEFAULT_SEQUENCES, DEFAULT_SHARE, pages_that_fit
-from zerokl.runner.memory import available_memory
+from zerokl.runner.kv import DEFAULT_SEQUENCES, DEFAULT_SHARE, free_for, pages_that_fit
 from zerokl.types import Pools, StatePool, WindowPool
 
 CONVOLUTION_INTERVAL = 64
@@ -54,7 +53,7 @@ def hybrid_pools(model: Model, config: Config, ratio: float) -> Pools:
         num_pages = config.max_total_tokens // config.page_size
         pools = pools_of(model.memory, num_pages, config.page_size, running)
     else:
-        budget = pool_budget(model, config.mem_fraction_static, available_memory())
+        budget = pool_budget(model, config.mem_fraction_static, free_for(model))
         pools = largest_pools(model.memory, most, config.page_size, running, int(budget / (1 + ratio)))
     if not pools.num_pages:
         raise ConfigError(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zerokl import _native
-from zerokl.config import Config
+from zerokl.config import Config, num_leaves
 from zerokl.errors import ConfigError
 from zerokl.models import Model
+from zerokl.models.split import check_sizes
 from zerokl.ops.attention import CHUNK
+from zerokl.parallel import Ranks
 from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.known_answers import known_answer_digest
+from zerokl.runner.rank import LeadingRunner, compares_plans
 from zerokl.runner.sizes import pool_bytes, pools_for
 from zerokl.types import Pools, StepRunner
 
@@ -42,13 +45,18 @@ class Started:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def start(model: Model, config: Config) -> Started:
-    """A runner with its pool. Raises ConfigError, UnsupportedModel, and EngineError for other than the known bits."""
-    return start_on_gpu(model, config) if config.device == "cuda" else start_on_cpu(model, config)
+def start(model: Model, config: Config, ranks: Ranks | None = None) -> Started:
+    """A runner with its pool; with `ranks`, over all of them.
+
+    Raises ConfigError, UnsupportedModel, and EngineError for other than the known bits or a rank that ended.
+    """
+    return start_on_gpu(model, config) if config.device == "cuda" else start_on_cpu(model, config, ranks)
 
 
-def start_on_cpu(model: Model, config: Config) -> Started:
+def start_on_cpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     pools = pools_for(model, config)
+    if ranks is not None:
+        ranks.setup(asdict(pools))
     runner = CpuRunner(
         model,
         pools.num_pages,
@@ -58,12 +66,15 @@ def start_on_cpu(model: Model, config: Config) -> Started:
         host=pools.host,
         processed=config.logprobs_mode == "processed",
     )
+    facts: dict[str, Any] = {"isa": _native.isa(), "threads": _native.threads()}
+    if ranks is not None:
+        facts |= {"tp": config.tp, "other_ranks": ranks.ready()}
     return Started(
-        runner,
+        runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config)),
         pools,
         pool_bytes(model.memory, pools),
         cpu_numerics(),
-        {"isa": _native.isa(), "threads": _native.threads()},
+        facts,
     )
 
 
@@ -88,6 +99,9 @@ def tokens_per_step(config: Config) -> int:
 
 def check_device(config: Config) -> None:
     """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
+    check_sizes(config.tp, num_leaves(config))
+    if config.device == "cuda" and num_leaves(config) > 1:
+        raise ConfigError("--tp and --tp-leaves: --device cuda has one rank and one leaf, for now")
     if config.device == "cuda":
         if config.enable_hierarchical_cache:
             raise ConfigError("--enable-hierarchical-cache: --device cuda has no host tier yet")

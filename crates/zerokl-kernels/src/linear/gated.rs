@@ -48,7 +48,7 @@ thread_local! {
 }
 
 fn product<W: Stored>(cpu: Cpu, x: &[f32], panels: &[W], weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
-    let (outputs, depth) = (weight.rows, weight.columns);
+    let (outputs, depth, leaves) = (weight.rows, weight.columns, &weight.leaves[..]);
     let width = outputs / 2;
     let rows = out.len() / width;
     with_interleaved(cpu, x, rows, |x| {
@@ -60,7 +60,7 @@ fn product<W: Stored>(cpu: Cpu, x: &[f32], panels: &[W], weight: &Matrix, epilog
                 for (half, part) in [(0, &mut *gates), (width, &mut *ups)] {
                     let columns = half + tile.columns.start..half + tile.columns.end;
                     let tile = &mut Tile::over(part, tile.rows.clone(), columns);
-                    cpu.run(TileProduct { x, panels, depth, outputs, epilogue, tile });
+                    cpu.run(TileProduct { x, panels, depth, k: 0..depth, leaves, outputs, epilogue, tile });
                 }
                 cpu.run(Swiglu { gates, ups, tile });
             });

@@ -1,8 +1,10 @@
-//! A tile of a product: blocks of K, in them register blocks.
+//! A tile of a product: leaves of K, in them blocks of K, in them register blocks.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::Epilogue;
+use super::leaves::{Tree, levels};
 use super::rows::{GROUP, group_size};
 use crate::arch::{Kernel, Lanes};
 use crate::formats::Stored;
@@ -21,10 +23,38 @@ pub struct TileProduct<'a, 'o, W> {
     pub panels: &'a [W],
     /// K.
     pub depth: usize,
+    /// The part of K that is summed, which the rows of x are: one leaf, or all of them.
+    pub k: Range<usize>,
+    /// Where each leaf of that part ends.
+    pub leaves: &'a [usize],
     /// N.
     pub outputs: usize,
     pub epilogue: Epilogue<'a>,
     pub tile: &'a mut Tile<'o, f32>,
+}
+
+thread_local! {
+    /// Sums of finished leaves that wait for their siblings: a tile for each level of the tree.
+    static WAITING: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What becomes of the chains at the end of a block.
+#[derive(Clone, Copy)]
+enum Then {
+    /// The leaf goes on: they are kept in the output.
+    Resume,
+    /// A leaf is done.
+    Leaf(usize),
+    /// The last leaf is done: the tree is folded, bias and residual are added.
+    Finish(usize),
+}
+
+/// One block of K of one leaf.
+#[derive(Clone)]
+struct Block {
+    k: Range<usize>,
+    resumes: bool,
+    then: Then,
 }
 
 impl<W: Stored> Kernel for TileProduct<'_, '_, W> {
@@ -32,36 +62,50 @@ impl<W: Stored> Kernel for TileProduct<'_, '_, W> {
 
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
-        let mut start = 0;
-        loop {
-            let end = (start + BLOCK_DEPTH).min(self.depth);
-            self.rows::<L>(start..end);
-            if end == self.depth {
-                break;
+        let last = self.leaves.len() - 1;
+        let area = self.tile.rows.len() * self.tile.columns.len();
+        // Taken, not borrowed in a closure: lanes in a closure that isn't inlined are function calls.
+        let mut waiting = WAITING.take();
+        waiting.resize(waiting.len().max(levels(last) * area), 0.0);
+        let mut start = self.k.start;
+        for (leaf, &end) in self.leaves.iter().enumerate() {
+            let first = start;
+            loop {
+                let stop = (start + BLOCK_DEPTH).min(end);
+                let then = match stop == end {
+                    false => Then::Resume,
+                    true if leaf == last => Then::Finish(leaf),
+                    true => Then::Leaf(leaf),
+                };
+                self.rows::<L>(&mut waiting, &Block { k: start..stop, resumes: start > first, then });
+                start = stop;
+                if stop == end {
+                    break;
+                }
             }
-            start = end;
         }
+        WAITING.set(waiting);
     }
 }
 
 impl<W: Stored> TileProduct<'_, '_, W> {
     #[inline(always)]
-    fn rows<L: Lanes>(&mut self, k: Range<usize>) {
+    fn rows<L: Lanes>(&mut self, waiting: &mut [f32], k: &Block) {
         let Range { mut start, end } = self.tile.rows.clone();
         while start < end {
             let group = group_size(end - start);
             // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 8 of 16.
             match (group, L::REGISTERS) {
-                (GROUP, 1) => self.panels::<L, GROUP, 12, 2>(start, &k),
-                (8, 1) => self.panels::<L, 8, 8, 3>(start, &k),
-                (4, 1) => self.panels::<L, 4, 4, 4>(start, &k),
-                (2, 1) => self.panels::<L, 2, 2, 6>(start, &k),
-                (1, 1) => self.panels::<L, 1, 1, 6>(start, &k),
-                (GROUP, _) => self.panels::<L, GROUP, 4, 1>(start, &k),
-                (8, _) => self.panels::<L, 8, 4, 1>(start, &k),
-                (4, _) => self.panels::<L, 4, 4, 1>(start, &k),
-                (2, _) => self.panels::<L, 2, 2, 2>(start, &k),
-                _ => self.panels::<L, 1, 1, 6>(start, &k),
+                (GROUP, 1) => self.panels::<L, GROUP, 12, 2>(start, waiting, k),
+                (8, 1) => self.panels::<L, 8, 8, 3>(start, waiting, k),
+                (4, 1) => self.panels::<L, 4, 4, 4>(start, waiting, k),
+                (2, 1) => self.panels::<L, 2, 2, 6>(start, waiting, k),
+                (1, 1) => self.panels::<L, 1, 1, 6>(start, waiting, k),
+                (GROUP, _) => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
+                (8, _) => self.panels::<L, 8, 4, 1>(start, waiting, k),
+                (4, _) => self.panels::<L, 4, 4, 1>(start, waiting, k),
+                (2, _) => self.panels::<L, 2, 2, 2>(start, waiting, k),
+                _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
             }
             start += group;
         }
@@ -69,16 +113,21 @@ impl<W: Stored> TileProduct<'_, '_, W> {
 
     /// All panels of the tile for a group of G rows, in blocks of R rows and P panels.
     #[inline(always)]
-    fn panels<L: Lanes, const G: usize, const R: usize, const P: usize>(&mut self, group: usize, k: &Range<usize>) {
+    fn panels<L: Lanes, const G: usize, const R: usize, const P: usize>(
+        &mut self,
+        group: usize,
+        waiting: &mut [f32],
+        k: &Block,
+    ) {
         let end = self.tile.columns.end.div_ceil(PANEL);
         let mut panel = self.tile.columns.start / PANEL;
         while panel < end {
             let whole = panel + P <= end;
             for row in (0..G).step_by(R) {
                 if whole {
-                    self.block::<L, G, R, P>(group, row, panel, k);
+                    self.block::<L, G, R, P>(group, row, panel, waiting, k);
                 } else {
-                    self.block::<L, G, R, 1>(group, row, panel, k);
+                    self.block::<L, G, R, 1>(group, row, panel, waiting, k);
                 }
             }
             panel += if whole { P } else { 1 };
@@ -92,51 +141,77 @@ impl<W: Stored> TileProduct<'_, '_, W> {
         group: usize,
         row: usize,
         panel: usize,
-        k: &Range<usize>,
+        waiting: &mut [f32],
+        block: &Block,
     ) {
-        let x = &self.x[group * self.depth..][..G * self.depth].as_chunks::<G>().0[k.clone()];
+        let Range { start, end } = block.k;
+        let width = self.k.len();
+        let x = &self.x[group * width..][..G * width].as_chunks::<G>().0[start - self.k.start..end - self.k.start];
         let pieces = pieces::<W>(self.depth);
-        let block = k.start / W::STEP..k.end.div_ceil(W::STEP);
-        let panels = std::array::from_fn(|p| &self.panels[(panel + p) * pieces..][block.clone()]);
+        let wanted = start / W::STEP..end.div_ceil(W::STEP);
+        let panels = std::array::from_fn(|p| &self.panels[(panel + p) * pieces..][wanted.clone()]);
         let mut acc = [[L::zero(); P]; R];
-        if k.start > 0 {
-            self.each_output(group + row, panel, &mut acc, |lanes, out, _, _| *lanes = L::load_first(out));
+        if block.resumes {
+            self.each_output(group + row, panel, &mut acc, |lanes, out, _| *lanes = L::load_first(out));
         }
         let mut acc = chains(x, row, panels, acc);
-        let last = k.end == self.depth;
+        let tree = Tree { area: self.tile.rows.len() * self.tile.columns.len() };
+        match block.then {
+            Then::Leaf(leaf) => {
+                return self.each_output(group + row, panel, &mut acc, |lanes, out, place| {
+                    tree.put::<L>(waiting, leaf, *lanes, place.of_tile..place.of_tile + out.len());
+                });
+            }
+            Then::Finish(leaf) if leaf > 0 => {
+                self.each_output(group + row, panel, &mut acc, |lanes, out, place| {
+                    *lanes = tree.fold::<L>(waiting, leaf, *lanes, place.of_tile..place.of_tile + out.len());
+                });
+            }
+            _ => {}
+        }
         let Epilogue { bias, residual } = self.epilogue;
-        self.each_output(group + row, panel, &mut acc, |lanes, out, column, index| {
+        let last = matches!(block.then, Then::Finish(_));
+        self.each_output(group + row, panel, &mut acc, |lanes, out, place| {
             let mut y = *lanes;
             if last && let Some(bias) = bias {
-                y = y.add(L::load_first(&bias[column..][..out.len()]));
+                y = y.add(L::load_first(&bias[place.column..][..out.len()]));
             }
             if last && let Some(residual) = residual {
-                y = y.add(L::load_first(&residual[index..][..out.len()]));
+                y = y.add(L::load_first(&residual[place.of_all..][..out.len()]));
             }
             y.store_first(out);
         });
     }
 
-    /// `visit(accumulator, its outputs, their column, their index in the whole output)`.
+    /// `visit(accumulator, its outputs, where they are)`.
     #[inline(always)]
     fn each_output<L: Lanes, const R: usize, const P: usize>(
         &mut self,
         row: usize,
         panel: usize,
         acc: &mut [[L; P]; R],
-        visit: impl Fn(&mut L, &mut [f32], usize, usize),
+        mut visit: impl FnMut(&mut L, &mut [f32], Place),
     ) {
-        let first = self.tile.columns.start;
+        let (first, width, top) = (self.tile.columns.start, self.tile.columns.len(), self.tile.rows.start);
         for (r, lanes) in acc.iter_mut().enumerate() {
             let out = self.tile.row(row + r);
             for (p, lanes) in lanes.iter_mut().enumerate() {
                 let column = (panel + p) * PANEL;
                 let out = &mut out[column - first..];
-                let width = out.len().min(PANEL);
-                visit(lanes, &mut out[..width], column, (row + r) * self.outputs + column);
+                let lanes_used = out.len().min(PANEL);
+                let of_tile = (row + r - top) * width + column - first;
+                let place = Place { column, of_tile, of_all: (row + r) * self.outputs + column };
+                visit(lanes, &mut out[..lanes_used], place);
             }
         }
     }
+}
+
+/// The first of neighbouring outputs: its column, and its index in the tile and in the whole output.
+struct Place {
+    column: usize,
+    of_tile: usize,
+    of_all: usize,
 }
 
 /// The innermost loop: one fma per output and k, k increasing. Takes rows `first..first + R` of the group.
