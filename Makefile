@@ -73,6 +73,7 @@ $(ORACLE)/.ready: tools/oracle-requirements.txt | tools
 	@touch $@
 
 oracles: $(READY) $(ORACLE)/.ready  ## make the golden files of transformers anew (needs torch; an environment of its own)
+	@$(BIN)/python tools/tokenizer_goldens.py --python $(ORACLE)/bin/python
 	@$(BIN)/python tools/oracles.py --python $(ORACLE)/bin/python
 
 $(CLIENTS)/.ready: tools/clients-requirements.txt | tools

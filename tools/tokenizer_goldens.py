@@ -29,11 +29,14 @@ sys.path.insert(0, str(ROOT))
 
 from tests.checkpoints.gguf_files import write_bpe_gguf, write_sentencepiece_gguf  # noqa: E402
 from tests.tokenizer.chats import CONVERSATIONS, NAMES, TEMPLATES, TOOLS  # noqa: E402
+from tests.tokenizer.many import many_texts  # noqa: E402
+from tests.tokenizer.releases import RELEASES, write_release  # noqa: E402
 from tests.tokenizer.texts import SPECIALS, texts  # noqa: E402
 
 from zerokl.checkpoints.hub import resolve  # noqa: E402
 
 GOLDENS = ROOT / "tests" / "goldens" / "tokenizer"
+LLAMA_CPP_KINDS = ("gpt-2", "llama-bpe", "qwen2", "smollm")
 KNOWN_EQUAL: dict[str, Callable[[str], bool]] = {
     "qwen2": lambda text: is_normalized("NFC", text),
     "smollm": lambda text: not any(character.isnumeric() for character in text),
@@ -44,13 +47,13 @@ KNOWN_EQUAL: dict[str, Callable[[str], bool]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with torch, transformers and sentencepiece")
-    parser.add_argument("--llama-tokenize", help="llama.cpp's tool")
-    parser.add_argument("--chats-only", action="store_true", help="only the chat templates, which need no llama.cpp")
+    parser.add_argument("--llama-tokenize", help="llama.cpp's tool; without it, chats and the 5,000 texts only")
     parser.add_argument("--model", default="", help="the SmolLM2 GGUF file; default: download")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         make_chats(arguments.python, Path(temporary))
-        if not arguments.chats_only:
+        make_many(arguments.python, Path(temporary))
+        if arguments.llama_tokenize:
             make_ids(arguments, Path(temporary))
 
 
@@ -65,6 +68,17 @@ def make_chats(python: str, folder: Path) -> None:
     write("chats", ask(python, folder, question))
 
 
+def make_many(python: str, folder: Path) -> None:
+    """5,000 texts through the tokenizer.json of each kind's releases, around the vocabularies of toy.json."""
+    toy = json.loads((GOLDENS / "toy.json").read_text())
+    folders = {
+        kind: str(write_release(folder / f"many-{kind}", kind, toy["bpe"]["merges"], toy["bpe"]["special"]))
+        for kind in RELEASES
+    }
+    question = {"task": "many", "folders": folders, "texts": many_texts(), "sentencepiece": toy["sentencepiece"]}
+    write("many", ask(python, folder, question))
+
+
 def make_ids(arguments: argparse.Namespace, folder: Path) -> None:
     corpus = [text for text in texts() if not any(special in text for special in SPECIALS)]
     trained = ask(arguments.python, folder, {"task": "train", "corpus": corpus, "texts": texts()})
@@ -72,7 +86,7 @@ def make_ids(arguments: argparse.Namespace, folder: Path) -> None:
     file = write_sentencepiece_gguf(folder / "llama.gguf", pieces["tokens"], pieces["scores"], pieces["types"])
     ids = {"llama": llama_cpp(arguments.llama_tokenize, file)}
     compare("llama", ids["llama"], pieces.pop("ids"), lambda text: "<" not in text)
-    for kind in ("gpt-2", "llama-bpe", "qwen2", "smollm"):
+    for kind in LLAMA_CPP_KINDS:
         file = write_bpe_gguf(folder / f"{kind}.gguf", kind, bpe["merges"], bpe["special"])
         ids[kind] = llama_cpp(arguments.llama_tokenize, file)
         question = {"task": "encode", "file": str(file), "kind": kind, "merges": bpe["merges"], "texts": texts()}

@@ -5,6 +5,7 @@ python tools/tokenizer_oracle.py question.json answer.json
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
@@ -15,7 +16,8 @@ import jinja2
 import sentencepiece
 import tokenizers
 import transformers
-from transformers import AutoTokenizer, GPT2Tokenizer, Qwen2Tokenizer
+from transformers import AutoTokenizer, GemmaTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
+from transformers.convert_slow_tokenizer import generate_merges
 from transformers.utils.chat_template_utils import render_jinja_template
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -96,6 +98,45 @@ def load(question: dict[str, Any]) -> Any:
     return tokenizer
 
 
+def many(question: dict[str, Any]) -> dict[str, Any]:
+    """Digests of ids and of decoded texts, block by block, for each kind."""
+    tokenizers_of = {kind: AutoTokenizer.from_pretrained(folder) for kind, folder in question["folders"].items()}
+    pieces = question["sentencepiece"]
+    vocab = {token: i for i, token in enumerate(pieces["tokens"])}
+    scores = dict(zip(pieces["tokens"], pieces["scores"], strict=True))
+    merges = generate_merges(vocab, scores)
+    tokenizers_of["llama"] = llama2(vocab, merges)
+    tokenizers_of["gemma"] = GemmaTokenizer(vocab=vocab, merges=merges, bos_token="<s>", eos_token="</s>")
+    answers = {}
+    for kind, tokenizer in tokenizers_of.items():
+        chosen = [text for text in question["texts"] if kind in question["folders"] or "<" not in text]
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in chosen]
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        decoded = [tokenizer.decode(one, **options) for one in ids]
+        answers[kind] = {"texts": len(chosen), "ids": digests(ids), "decoded": digests(decoded)}
+    return {"kinds": answers}
+
+
+def llama2(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    """As Llama 2's release: a space before every text, as SentencePiece has it. The class of today leaves it out where
+    the text begins with one.
+    """
+    model = tokenizers.models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    tokenizer = tokenizers.Tokenizer(model)
+    space = [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(space)
+    back = tokenizers.decoders
+    steps = [back.Replace("▁", " "), back.ByteFallback(), back.Fuse(), back.Strip(content=" ", left=1)]
+    tokenizer.decoder = back.Sequence(steps)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def digests(values: list[Any], block: int = 10) -> str:
+    """Four hex digits for every ten of them: a golden that says where, and stays small."""
+    blocks = (json.dumps(values[i : i + block]).encode() for i in range(0, len(values), block))
+    return "".join(hashlib.sha256(one).hexdigest()[:4] for one in blocks)
+
+
 def render(question: dict[str, Any]) -> dict[str, Any]:
     """Every template with every conversation, with and without tools and generation prompt; null where it raised."""
     texts: dict[str, str | None] = {}
@@ -112,7 +153,7 @@ def render(question: dict[str, Any]) -> dict[str, Any]:
     return {"texts": texts}
 
 
-TASKS = {"train": train, "encode": encode, "render": render}
+TASKS = {"train": train, "encode": encode, "render": render, "many": many}
 
 if __name__ == "__main__":
     main()
