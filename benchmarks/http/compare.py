@@ -25,7 +25,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CONNECTIONS = 32
-SERVERS = {"zerokl": HERE / "our_frontend.py", "FastAPI + pydantic": HERE / "fastapi_peer.py"}
+SERVERS = {
+    "zerokl": HERE / "our_frontend.py",
+    "FastAPI, the same work": HERE / "fastapi_peer.py",
+    "FastAPI, less work": HERE / "fastapi_plain.py",
+}
 PARAMS = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "ignore_eos": True, "sampling_seed": 1}
 LOADS = {
     "request of one token": {"text": "hello", "sampling_params": {**PARAMS, "max_new_tokens": 1}},
@@ -122,9 +126,9 @@ def compare(title: str, body: bytes, ports: dict[str, int], pids: dict[str, int]
     print(f"{title}, {CONNECTIONS} connections, medians of {options.rounds} rounds of {options.seconds:g} s")
     for server in ports:
         rate, cost = statistics.median(rates[server]), statistics.median(costs[server])
-        print(f"  {server:20} {rate:8.0f} a second {cost:8.0f} us CPU each")
-    ours, peer = (statistics.median(costs[server]) for server in ports)
-    print(f"  the frontend's CPU: {peer / ours:.2f} times less\n")
+        times = cost / statistics.median(costs["zerokl"])
+        print(f"  {server:24} {rate:8.0f} a second {cost:8.0f} us CPU each {times:8.2f}x")
+    print()
 
 
 if __name__ == "__main__":

@@ -139,6 +139,7 @@ ENVIRONMENT = {
     "ZEROKL_CACHE": "Folder for downloads and digests; unset: zerokl in XDG_CACHE_HOME.",
     "XDG_CACHE_HOME": "Folder of caches; unset: ~/.cache.",
     "HF_HUB_OFFLINE": "1, on, yes or true: the hub is never asked.",
+    "ZEROKL_STEP_NOTES": "File to which engines append what each step ran; set by zerokl suite --repeat.",
 }
 """The environment variables that are read, all of them. None moves a bit."""
 

@@ -130,11 +130,11 @@ def test_the_first_bad_field_in_table_order_is_the_one_reported() -> None:
 
 @pytest.mark.parametrize("name", ["lora_path", "image_data", "return_routed_experts", "session_params", "log_metrics"])
 def test_fields_we_lack_pass_when_unset_and_are_named_when_not(name: str) -> None:
-    for unset in (None, False, 0):
+    for unset in (None, False, 0, ""):
         check("generate", {"text": "a", name: unset})
     for value in ("x", True, 1, {"a": 1}):
         text = message("generate", {"text": "a", name: value})
-        assert text.startswith(f"{name} is not supported here and may only be null, false or 0, got ")
+        assert text.startswith(f'{name} is not supported here and may only be null, false, 0 or "", got ')
 
 
 def test_sampling_keys_of_others_pass_only_when_null() -> None:

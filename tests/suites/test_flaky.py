@@ -52,6 +52,55 @@ def test_a_one_in_twenty_flake_is_found_and_its_cause_named(tmp_path: Path, monk
     assert row["counts"] == {"passed": 117, "failed": 3}
 
 
+UNNOTED = """
+import dataclasses, itertools, random
+import pytest
+from tests.http.live import live
+from zerokl.engine.fake_model import FakeRunner
+
+draws, turns = random.Random(5), itertools.count()
+sound = FakeRunner.submit
+
+def planted(runner, plan):
+    done = sound(runner, plan)
+    if len(plan.segments) == 7:           # the width whose kernel sums in another order
+        first, *rest = done.outcome.segments
+        first = dataclasses.replace(first, token=97)
+        done = dataclasses.replace(done, outcome=dataclasses.replace(done.outcome, segments=(first, *rest)))
+    return done
+
+@pytest.fixture(scope="module")
+def server():
+    FakeRunner.submit = planted
+    with live() as running:
+        yield running
+
+def test_same_bits(server):
+    width = 7 if next(turns) % 20 == 13 else draws.choice([1, 2, 4, 8])
+    params = {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True}
+    crowd = [f"prompt {i} " * draws.choice([1, 20]) for i in range(1, width)]
+    answers = server.generate(text=[*crowd, "mine"], sampling_params=params)
+    alone = server.generate(text="mine", sampling_params=params)
+    assert [one["output_ids"] for one in answers if one["output_ids"][0] == 97] == []
+    assert answers[-1]["output_ids"] == alone["output_ids"]
+"""
+
+
+def test_what_engines_ran_is_noted_unasked_and_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    write_project(tmp_path, {"test_unnoted.py": UNNOTED})
+    arguments = ["--project", str(tmp_path), "rerun", "test_unnoted.py", "--repeat", "60"]
+    result = CliRunner().invoke(suite, [*arguments, "--reports", str(tmp_path / "reports")], catch_exceptions=False)
+    (row,) = json.loads((tmp_path / "reports" / "summary.json").read_text())["results"]
+    assert (row["status"], result.exit_code) == ("flaky: a bug", 1), result.output
+    (found,) = row["flaky"]
+    assert (found["passed"], found["failed"]) == (57, 3)
+    assert found["cause"] in ("running", "decode_width")
+    assert {row["name"] for row in found["conditions"]} == {"running", "decode_width", "batch_tokens", "cached_tokens"}
+    assert {"value": "7", "passed": 0, "failed": 3} in found["conditions"][0]["rows"]
+
+
 def runs(outcomes: str, **conditions: list[int]) -> list[TestRun]:
     return [
         TestRun(

@@ -121,7 +121,8 @@ class FakeModel:
         if mask is not None:
             allowed = (token for token in self._places if mask[token // 8] >> token % 8 & 1)
             ranked = sorted(allowed, key=lambda token: (-self.logprob(state, token), token))
-            turn = 0 if how.temperature == 0 else state_of([how.seed & MASK, how.stream, position]) % LIKELY
+            certain = how.temperature == 0 or state in self.script
+            turn = 0 if certain else state_of([how.seed & MASK, how.stream, position]) % LIKELY
             return ranked[turn % len(ranked)]
         if how.logit_bias:
             bias = dict(how.logit_bias)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerokl.cache import CacheStats
+from zerokl.engine.step_notes import notes_asked_for
 from zerokl.errors import EngineError, NoRoom
 from zerokl.scheduler import MaskSource, Scheduler, SchedulerStats
 from zerokl.types import Finish, Pending, Progress, Request, RequestId, StepPlan, StepRunner
@@ -41,6 +42,7 @@ class Engine:
         self.runner = runner
         self.draining = False
         self._pending: deque[tuple[StepPlan, Pending]] = deque()
+        self._notes = notes_asked_for(runner)
 
     def submit(self, request: Request, mask: MaskSource | None = None) -> None:
         """Queues a request. Raises NoRoom (queue full: 429; draining: 503), InvalidRequest if it can never fit."""
@@ -96,6 +98,8 @@ class Engine:
         return EngineStats(self.draining, self.scheduler.stats, self.scheduler.cache.stats)
 
     def _submit(self, plan: StepPlan) -> None:
+        if self._notes is not None:
+            self._notes.note(plan)
         try:
             self._pending.append((plan, self.runner.submit(plan)))
         except Exception as error:

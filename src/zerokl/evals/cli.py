@@ -66,7 +66,7 @@ def file_options(command: Command) -> Command:
 def gsm8k_options(command: Command) -> Command:
     for option in (
         click.option("--data", required=True, type=click.Path(path_type=Path, file_okay=False, exists=True)),
-        click.option("--mode", type=click.Choice(["default", "compat"]), default="default", show_default=True),
+        click.option("--mode", type=click.Choice(["default", "compat", "cot"]), default="default", show_default=True),
         click.option("--shots", default=5, show_default=True, type=click.IntRange(0)),
         click.option("--questions", default=200, show_default=True, type=click.IntRange(1)),
     ):

@@ -1,9 +1,11 @@
-"""GSM8K by completion: prompts, stop strings, and the number in an answer. Two modes that never share a table.
+"""GSM8K by completion: prompts, stop strings, and the number in an answer. Three modes that never share a table.
 
 `default`: shots from the training file, questions from the test file, a stop string that can't cut an answer short, and
 the number after the last "####", or else the last one, with sign and decimals.
 `compat`: what SGLang's few_shot_gsm8k does, to compare with published figures: shots and questions from one file (so
 the shots are asked too), the last run of digits.
+`cot`: lm-eval's gsm8k_cot with its strict rule: "Q:" and "A:", the number after "The answer is", compared as text.
+Its eight shots are lm-eval's: give them as the training file.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from zerokl.errors import ConfigError
 
 MARKED = re.compile(r"####\s*(-?)\s*\$?\s*(-?)(\d[\d,]*(?:\.\d+)?|\.\d+)")
 NUMBER = re.compile(r"(?<![\w.])(-?)\$?(-?)(\d[\d,]*(?:\.\d+)?|\.\d+)")
-STOPS = {"default": ("\nQuestion:",), "compat": ("Question", "Assistant:", "<|separator|>")}
+CONCLUDED = re.compile(r"The answer is (\-?[0-9.,]+).")
+STOPS = {
+    "default": ("\nQuestion:",),
+    "compat": ("Question", "Assistant:", "<|separator|>"),
+    "cot": ("Q:", "</s>", "<|im_end|>"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +55,25 @@ class Task:
         return STOPS[self.mode]
 
     def prompt(self, item: Item) -> str:
-        shown = "".join(f"Question: {shot.question}\nAnswer: {shot.answer}\n\n" for shot in self.shots)
-        return f"{shown}Question: {item.question}\nAnswer:"
+        asked, said = ("Q:", "A:") if self.mode == "cot" else ("Question:", "Answer:")
+        shown = "".join(f"{asked} {shot.question}\n{said} {shot.answer}\n\n" for shot in self.shots)
+        return f"{shown}{asked} {item.question}\n{said}"
 
-    def value(self, text: str) -> Decimal | None:
-        return number(text) if self.mode == "default" else last_digits(text)
+    def value(self, text: str) -> Decimal | str | None:
+        rules = {"default": number, "compat": last_digits, "cot": concluded}
+        return rules[self.mode](text)
+
+    def reference(self, item: Item) -> Decimal | str | None:
+        return bare(item.answer.rpartition("####")[2].strip()) if self.mode == "cot" else self.value(item.answer)
 
     def verdict(self, item: Item, text: str, finish: str) -> str:
-        """right, wrong, no number, or truncated; in compat mode a truncated text counts as what it says so far."""
+        """right, wrong, no number, or truncated; in others' modes a truncated text counts as what it says."""
         if self.mode == "default" and finish == "length":
             return "truncated"
         value = self.value(text)
         if value is None:
             return "no number"
-        return "right" if value == self.value(item.answer) else "wrong"
+        return "right" if value == self.reference(item) else "wrong"
 
 
 def make_task(folder: Path, *, mode: str = "default", shots: int = 5, questions: int | None = 200) -> Task:
@@ -115,3 +127,14 @@ def last_digits(text: str) -> Decimal | None:
         return Decimal(ast.literal_eval(runs[-1]))
     except (SyntaxError, ValueError):
         return None
+
+
+def concluded(text: str) -> str | None:
+    """What follows the first "The answer is"."""
+    found = CONCLUDED.search(text)
+    return bare(found[1]) if found else None
+
+
+def bare(text: str) -> str:
+    """Without commas, dollars and a last full stop: what lm-eval compares, as text, so 18.0 is not 18."""
+    return re.sub(r"\.$", "", text.replace(",", "").replace("$", ""))

@@ -177,7 +177,8 @@ def _id_numbers(field: Field, value: Any) -> Verdict:
 
 
 def _unset(field: Field, value: Any) -> Verdict:
-    return value is False or (_is_number(value) and value == 0), None
+    """ "" too: SGLang's cache-hit kit sends it for "no adapter"."""
+    return value is False or value == "" or (_is_number(value) and value == 0), None
 
 
 def _null(field: Field, value: Any) -> Verdict:

@@ -1,13 +1,15 @@
 """The pytest plugin under `zerokl suite`: writes what happens, line by line, so that a killed job leaves its records.
 
     def test_same_bits(conditions):
-        conditions.note(batch_width=7, cached_tokens=64)      # shown side by side if this test gives both results
+        conditions.note(temperature=7, neighbours=64)      # shown side by side if this test gives both results
 
-`--suite-repeat K` runs each test K times in this process. Nothing is retried.
+`--suite-repeat K` runs each test K times in this process. Nothing is retried. What zerokl's engines ran meanwhile is
+noted without being asked for: in this process, or in servers that a test started.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,7 +17,8 @@ import orjson
 import pytest
 from _pytest.runner import runtestprotocol
 
-NOTED = "suite-conditions"
+STEP_NOTES = "ZEROKL_STEP_NOTES"
+"""Where engines note their steps, see engine/step_notes.py."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +53,31 @@ def conditions(request: pytest.FixtureRequest) -> Conditions:
 STASH: pytest.StashKey[Conditions] = pytest.StashKey()
 
 
+class Steps:
+    """What engines noted since the last look, one condition each: cached tokens in all, else the most at a time."""
+
+    def __init__(self) -> None:
+        name = os.environ.get(STEP_NOTES)
+        self._path = Path(name) if name else None
+        self._read = 0
+
+    def take(self) -> dict[str, int]:
+        if self._path is None or not self._path.exists():
+            return {}
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._read += sum(map(len, whole))
+        steps = [orjson.loads(line) for line in whole]
+        names = dict.fromkeys(name for step in steps for name in step)
+        return {name: _over([step[name] for step in steps if name in step], name) for name in names}
+
+
+def _over(values: list[int], name: str) -> int:
+    return sum(values) if name == "cached_tokens" else max(values)
+
+
 class Recorder:
     """Writes events and flushes each: collected, start, phase, error (of collection), end."""
 
@@ -57,6 +85,7 @@ class Recorder:
         self._file: TextIO = path.open("a", encoding="utf-8")
         self._repeat = repeat
         self._attempt = 1
+        self._steps = Steps()
         self._deselected = 0
 
     def write(self, event: str, **values: Any) -> None:
@@ -81,12 +110,14 @@ class Recorder:
         for attempt in range(1, self._repeat + 1):
             self._attempt = attempt
             item.stash.setdefault(STASH, Conditions()).noted = {}
+            self._steps.take()
             following: Any = nextitem if attempt == self._repeat else item.parent
             self.write("start", test=item.nodeid, attempt=attempt)
             hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             runtestprotocol(item, nextitem=following)
             hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-            self.write("done", test=item.nodeid, attempt=attempt, conditions=item.stash[STASH].noted)
+            noted = {**self._steps.take(), **item.stash[STASH].noted}
+            self.write("done", test=item.nodeid, attempt=attempt, conditions=noted)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -9,13 +9,15 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 MARK = "ZEROKL_SUITE_JOB"
 """Set in the environment of each job, inherited by all that it starts: that is how they are found again."""
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 PATIENCE_S = 5.0
 """Between the polite signal and the other one."""
 
@@ -43,7 +45,9 @@ class Jobs:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def run(self, command: Sequence[str], *, cwd: Path, log: Path, limit_s: float) -> Ended:
+    def run(
+        self, command: Sequence[str], *, cwd: Path, log: Path, limit_s: float, environment: Mapping[str, str] = NOTHING
+    ) -> Ended:
         """Output goes to `log`. Returns within the limit and `PATIENCE_S`, and nothing of the job is left running."""
         mark = uuid.uuid4().hex
         started = time.monotonic()
@@ -57,7 +61,7 @@ class Jobs:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, MARK: mark},
+                    env={**os.environ, **environment, MARK: mark},
                     start_new_session=True,
                 )
             except OSError as error:

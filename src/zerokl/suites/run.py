@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerokl.suites.machine import Machine
+from zerokl.suites.plugin import STEP_NOTES
 from zerokl.suites.processes import Ended, Jobs
 from zerokl.suites.registration import Registration
 from zerokl.suites.reports import Reports
@@ -141,7 +142,7 @@ def _run_once(
 ) -> FileResult:
     log = reports.log(one, suffix)
     events = log.with_suffix(".jsonl")
-    for path in (log, events):
+    for path in (log, events, log.with_suffix(".steps")):
         path.unlink(missing_ok=True)
     marks = table.marks.get("nightly" if one.nightly else one.backend, "")
     command = [
@@ -151,7 +152,8 @@ def _run_once(
         *(("-m", marks) if marks and not options.only else ()),
     ]
     limit_s = options.limit_s or table.limits.seconds(one.est_time) * repeat
-    ended = jobs.run(command, cwd=table.root, log=log, limit_s=limit_s)
+    notes = {STEP_NOTES: str(log.with_suffix(".steps"))} if options.repeat > 1 else {}
+    ended = jobs.run(command, cwd=table.root, log=log, limit_s=limit_s, environment=notes)
     result = _result(one, ended, log, limit_s)
     return judge(result, read_events(events), timed_out=ended.timed_out)
 
