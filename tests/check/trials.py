@@ -44,7 +44,17 @@ EXPECTED = {
 }
 """What each planted defect is to be called."""
 
-GRADED = ("batch_size", "padding_row", "slot", "mixed_step", "log_softmax", "prefill_sum", "chunk_cut", "every_fifth")
+GRADED = (
+    "batch_size",
+    "padding_row",
+    "slot",
+    "mixed_step",
+    "bucket",
+    "log_softmax",
+    "prefill_sum",
+    "chunk_cut",
+    "every_fifth",
+)
 """Defects that can be weak: they then spoil one in n of the rows that have their cause."""
 
 

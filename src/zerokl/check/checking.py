@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import httpx
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from zerokl.check.against import against
 from zerokl.check.cases import CASES, Case
 from zerokl.check.lab import Lab
+from zerokl.check.logs import Log
 from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.probing import with_page_size
 from zerokl.check.prompts import Prompts, corpus_text
@@ -52,6 +54,8 @@ class Options:
     restart: Callable[[], Awaitable[None]] | None = None
     """--restart-command."""
     other_weights: str = ""
+    log: Path | None = None
+    """The server's log file, if it can be read here."""
     transports: dict[str, httpx.AsyncBaseTransport] = field(default_factory=dict)
     """By URL, instead of sockets: for servers in this process."""
 
@@ -63,9 +67,13 @@ async def run_check(options: Options, console: Console) -> Report:
     try:
         lab = await make_lab(await find_target(wire, options.target, options.model), options)
         report = Report(options.url, lab.facts, options.seed, lab.sizes.name)
+        log = Log(options.log) if options.log else None
         cases, left_out = choose(options)
         report.left_out = left_out
         await _estimate(lab, cases, report, options, budget, console)
+        if log is not None:
+            log.news()  # of the measuring
+            lab.log = log
         before = await lab.target.counters()
         started = time.monotonic()
         await _watched(lab, cases, report, console)

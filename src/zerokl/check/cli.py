@@ -72,6 +72,7 @@ TEXT = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--budget", type=float, metavar="SECONDS", help="Fit the run into this time; the rest could not run.")
 @click.option("--max-requests", type=int, help="Stop after this many HTTP requests.")
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait for one answer.")
+@click.option("--log", type=TEXT, help="The server's log file (SGLang, vLLM): what it says of batches is evidence.")
 @click.option("--restart-command", metavar="COMMAND", help="Shell command that restarts the server, and returns.")
 @click.option("--other-weights", default="", metavar="FOLDER", help="Weights to load in between, and to leave again.")
 @click.option("--corpus", type=TEXT, help="Own text for the natural prompts.")
@@ -99,6 +100,7 @@ def check(url: str, corpus: Path | None, against: str, baseline: Path | None, fa
         timeout_s=chosen["timeout"],
         diagnose=chosen["diagnose"],
         restart=shell(chosen["restart_command"]) if chosen["restart_command"] else None,
+        log=chosen["log"],
         other_weights=chosen["other_weights"],
         text=corpus.read_text("utf-8") if corpus else "",
     )

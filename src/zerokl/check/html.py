@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from importlib import resources
 from typing import Any
@@ -10,15 +11,17 @@ from typing import Any
 from zerokl.check.plots import histogram, positions
 
 SHOWN_ANSWERS = 12
+STATUSES = ("different", "could not run", "equal", "not possible")
 BEFORE, AFTER = 8, 14
 """Tokens shown around the place where two answers part."""
 
 
 def page(report: dict[str, Any]) -> str:
     css = (resources.files("zerokl.check") / "report.css").read_text("utf-8")
-    body = [_hero(report), _matrix(report)]
+    body = [_hero(report)]
     if report["diagnoses"]:
         body.append(_diagnoses(report))
+    body.append(_matrix(report))
     if report["divergences"]:
         body += [_plots(report), _answers(report)]
     body.append(_about(report))
@@ -39,35 +42,79 @@ def _hero(report: dict[str, Any]) -> str:
         f"<p>{escape(name)} at <span class=mono>{escape(report['url'])}</span>, "
         f"{escape(server['model'] or 'model unknown')}</p>"
         f"<p class=soft>{totals['positions']:,} positions compared in {totals['requests']:,} requests and "
-        f"{totals['seconds']:.0f} s. Verdict: {escape(report['verdict'])}.</p></header>"
+        f"{totals['seconds']:.0f} s. Verdict: {escape(report['verdict'])}.</p>{_counts(report)}</header>"
     )
+
+
+def _counts(report: dict[str, Any]) -> str:
+    """How many cases ended how, as a bar of one piece per case."""
+    pieces = "".join(f"<i class={_class(status)}></i>" for status in STATUSES for case in _of(report, status))
+    counted = [f"{len(_of(report, status))} {status}" for status in STATUSES if _of(report, status)]
+    return f"<div class=pieces aria-hidden=true>{pieces}</div><p class=soft>Cases: {', '.join(counted)}.</p>"
+
+
+def _of(report: dict[str, Any], status: str) -> list[dict[str, Any]]:
+    return [case for case in report["cases"] if case["status"] == status]
 
 
 def _matrix(report: dict[str, Any]) -> str:
-    return f"<h2>Cases</h2><div class=matrix>{''.join(map(_tile, report['cases']))}</div>"
+    """The cases in their order; those that this server can't be asked in a list of their own."""
+    ran = [case for case in report["cases"] if case["status"] != "not possible"]
+    rest = "".join(
+        f"<tr><td>{escape(case['name'])}</td><td>{escape(case['title'])}</td><td>{escape(case['reason'])}</td></tr>"
+        for case in _of(report, "not possible")
+    )
+    table = (
+        f"<details><summary>Not possible here: {len(_of(report, 'not possible'))} cases</summary>"
+        f"<div class=scroll><table><tr><th>case<th>what it compares<th>why not</tr>{rest}</table></div></details>"
+    )
+    return f"<h2>Cases</h2><div class=matrix>{''.join(map(_tile, ran))}</div>{table if rest else ''}"
 
 
 def _tile(case: dict[str, Any]) -> str:
-    counts = f"{case['differing']:,} of {case['values']:,} values differ" if case["values"] else ""
-    worst = f", |d| up to {case['max_abs']:.1e}, k3 {case['k3']:.1e}" if case["max_abs"] else ""
-    lines = [case["title"], counts + worst, case["reason"] or "; ".join(case["events"][:2])]
+    counts = f"{case['differing']:,} of {case['values']:,} values" if case["values"] else ""
+    worst = f", <span>|d| up to {_short(case['max_abs'])}</span>" if case["max_abs"] else ""
+    log = f"log: {case['log']}" if case.get("log") else ""
+    lines = [case["reason"] or "; ".join(case["events"][:2]), log]
     text = "".join(f"<p class=soft>{escape(line)}</p>" for line in lines if line)
     return (
         f"<div class='tile {_class(case['status'])}'><h3>{escape(case['name'])}"
-        f"<span>{escape(case['status'])}</span></h3>{text}</div>"
+        f"<span>{escape(case['status'])}</span></h3><p>{escape(case['title'])}</p>"
+        f"<p class=figures>{counts}{worst}</p>{_meter(case['differing'], case['values'])}{text}</div>"
     )
+
+
+def _meter(part: int, whole: int) -> str:
+    """The share as a thin bar; a share that isn't nothing is never drawn as nothing."""
+    if not whole:
+        return ""
+    width = max(2.0, 100 * part / whole) if part else 0.0
+    return f"<div class=meter aria-hidden=true><i style='width:{width:.1f}%'></i></div>"
+
+
+def _short(value: float) -> str:
+    """0.24 rather than 2.4e-01; very small ones as a power of ten."""
+    return f"{value:.2g}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-").replace("-", "\u2011")
 
 
 def _diagnoses(report: dict[str, Any]) -> str:
     cards = []
     for one in report["diagnoses"]:
-        rows = "".join(f"<tr><td>{escape(what)}</td><td>{escape(found)}</td></tr>" for what, found in one["evidence"])
+        rows = "".join(
+            f"<tr><td>{escape(what)}</td><td class=found>{_rate(found)}{escape(found)}</td></tr>"
+            for what, found in one["evidence"]
+        )
         cards.append(
             f"<div class=card><h3><span class=word>{escape(one['kind'])}</span>, {escape(one['confidence'])} confidence"
             f"</h3><p>{escape(_sentence(one['summary']))}</p><div class=scroll><table><tr><th>evidence<th>found</tr>"
             f"{rows}</table></div></div>"
         )
     return f"<h2>Diagnosis</h2>{''.join(cards)}"
+
+
+def _rate(found: str) -> str:
+    counted = re.match(r"(\d+) of (\d+) ", found)
+    return _meter(int(counted[1]), int(counted[2])) if counted else ""
 
 
 def _plots(report: dict[str, Any]) -> str:
@@ -121,7 +168,8 @@ def _tokens(ids: list[int], parted: int, texts: dict[str, str]) -> str:
 
 def _values(one: dict[str, Any]) -> str:
     rows = []
-    for item in one["differences"][:12]:
+    unique = [item for index, item in enumerate(one["differences"]) if item not in one["differences"][:index]]
+    for item in unique[:12]:  # a chosen token's logprob stands in its top-k row, too
         what = f"logprob of {item['token']}" if item["kind"] == "logprob" else item["kind"]
         sides = "".join(f"<td class=mono>{escape(_value(item[side]))}</td>" for side in ("first", "other"))
         phases = f"{item['first_phase']} / {item['other_phase']}"
@@ -148,7 +196,10 @@ def _curl(report: dict[str, Any], one: dict[str, Any]) -> str:
     elif kind == "llama.cpp":
         path, body = "/completion", _body(ask, tokens="n_predict", top="n_probs")
     else:
-        path, body = "/v1/completions", _body(ask, tokens="max_tokens", top="logprobs")
+        body = {"model": report["server"]["model"], **_body(ask, tokens="max_tokens", top="logprobs")}
+        if ask["score_from"] is not None:
+            body |= {"prompt_logprobs": ask["top"], "max_tokens": max(1, ask["new_tokens"])}
+        path = "/v1/completions"
     command = f"curl -s {report['url']}{path} -d '{json.dumps(body)}'"
     return f"<details><summary>Reproduce</summary><pre>{escape(command)}</pre></details>"
 

@@ -11,6 +11,7 @@ from random import Random
 
 from zerokl.check.answers import Answer, Ask
 from zerokl.check.ledger import Ledger, Setting
+from zerokl.check.logs import Log
 from zerokl.check.outcome import Vacuous
 from zerokl.check.prefixes import PrefixModel
 from zerokl.check.prompts import Prompts
@@ -59,6 +60,8 @@ class Lab:
         """As the server would be asked to load them."""
         self.epoch = 0
         """How often the server was started anew, or its weights exchanged."""
+        self.log: Log | None = None
+        """The server's, where it can be read."""
         self.edges: list[int] = []
         """Lengths of prompts from which on the bits are others."""
         self.on_answer: Callable[[], None] = lambda: None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 900, 260, 46, 34
 MOST_POINTS = 4000
+SUPERSCRIPT = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 
 
 def positions(points: Sequence[tuple[int, ...]], grid: int) -> str:
@@ -24,7 +25,7 @@ def positions(points: Sequence[tuple[int, ...]], grid: int) -> str:
     if grid > 1 and last / grid <= 64:
         shapes += [_line(x(edge), 12, x(edge), HEIGHT - BOTTOM) for edge in range(0, last, grid)]
     for power in range(0, top + 1, max(1, top // 6)):
-        shapes.append(_text(LEFT - 6, y(power) + 4, f"2^{power}", "end"))
+        shapes.append(_text(LEFT - 6, y(power) + 4, _power(power), "end"))
     for position in range(0, last, _step(last)):
         shapes.append(_text(x(position), HEIGHT - 6, str(position), "middle"))
     for position, ulps in points[:MOST_POINTS]:
@@ -58,8 +59,13 @@ def histogram(distances: Sequence[int]) -> str:
             )
             shapes.append(_text(left + slot / 2, HEIGHT - BOTTOM - height - 5, str(counts[power]), "middle"))
         if power % max(1, len(powers) // 14) == 0:
-            shapes.append(_text(left + slot / 2, HEIGHT - 14, f"2^{power}", "middle"))
+            shapes.append(_text(left + slot / 2, HEIGHT - 14, _power(power), "middle"))
     return _svg(shapes, "Histogram of distances in ulps")
+
+
+def _power(power: int) -> str:
+    """2 to a power, as people write it."""
+    return "2" + str(power).translate(SUPERSCRIPT)
 
 
 def _step(last: int) -> int:

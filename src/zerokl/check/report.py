@@ -67,6 +67,7 @@ def _case(result: CaseResult) -> dict[str, Any]:
         "answers": tally.answers,
         "events": tally.events,
         "failures": tally.failures,
+        "log": tally.log.describe(),
         "max_abs": max_abs(tally.comparisons),
         "k3": mean_k3(tally.comparisons),
         "seconds": round(result.seconds, 3),

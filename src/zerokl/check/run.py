@@ -112,6 +112,8 @@ async def run_case(lab: Lab, case: Case) -> CaseResult:
     except CouldNotRun as error:
         tally.fail(str(error))
         tally.fatal = isinstance(error, ServerGone | BudgetSpent)
+    if lab.log is not None:
+        tally.log = lab.log.news()
     status, reason = verdict(tally)
     return CaseResult(case, status, reason, tally, time.monotonic() - started)
 

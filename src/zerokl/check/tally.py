@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from zerokl.check.ledger import Comparison
+from zerokl.check.logs import Lines
 from zerokl.check.targets.base import Counters
 
 
@@ -23,6 +24,8 @@ class Tally:
     events: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """Why the case is not a pass even if nothing differed."""
+    log: Lines = field(default_factory=Lines)
+    """What the server's log said meanwhile."""
     fatal: bool = False
     """The server is gone or the budget spent: no later case can run."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zerokl.check.diagnose import Diagnosis, Kind, diagnose
 from zerokl.check.experiments import NEED_WIDTHS, confirm, explore
 from zerokl.check.lab import Lab
+from zerokl.check.logs import Lines
 from zerokl.check.run import Report
 
 
@@ -20,6 +21,7 @@ async def diagnose_report(lab: Lab, report: Report) -> list[Diagnosis]:
         if lab.edges:
             where = ", ".join(f"{edge - 1}/{edge}" for edge in lab.edges)
             diagnosis.evidence.append(("bits change between prompts of so many tokens", where))
+        diagnosis.evidence += _log_evidence(report)
         found.append(diagnosis)
     if lab.not_float32:
         share = f"{len(lab.not_float32):,} of {lab.num_numbers:,} numbers"
@@ -27,3 +29,13 @@ async def diagnose_report(lab: Lab, report: Report) -> list[Diagnosis]:
         summary = "numbers are not whole float32: digits were lost before they were sent"
         found.append(Diagnosis(Kind.DIGITS, "high", summary, [("not a float32", share), ("such as", examples)]))
     return found
+
+
+def _log_evidence(report: Report) -> list[tuple[str, str]]:
+    """The log's words on the cases that differ, and on those that don't."""
+    said = {True: Lines(), False: Lines()}
+    for result in report.results:
+        differs = result.tally.differing > 0
+        said[differs] += result.tally.log
+    names = {True: "log, in cases that differ", False: "log, in cases that don't"}
+    return [(names[differs], lines.describe()) for differs, lines in said.items() if lines.describe()]
