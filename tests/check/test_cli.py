@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -17,7 +18,7 @@ from click.testing import CliRunner, Result
 from tests.check.fake_engine import FakeEngine
 from tests.check.fake_server import FakeServer
 from zerokl.check.cases import CASES
-from zerokl.check.cli import check
+from zerokl.check.cli import check, seconds
 
 
 @contextmanager
@@ -81,5 +82,19 @@ def test_unknown_case_names_those_that_exist() -> None:
     assert "no case 'warm'; there are: repeats, rescoring" in result.output
 
 
+def test_budget_is_a_time_in_seconds_or_minutes() -> None:
+    assert [seconds(None, None, text) for text in ("90", "90s", "1.5m")] == [90.0, 90.0, 90.0]  # type: ignore[arg-type]
+    result = CliRunner().invoke(check, ["http://x", "--budget", "soon"])
+    assert "'soon' is no time; 90, 90s and 15m are" in result.output
+
+
 def test_list_names_every_case() -> None:
     assert [line.split()[0] for line in invoke("--list").stdout.splitlines()] == [case.name for case in CASES]
+
+
+def test_workflow_in_the_docs_uses_options_that_exist() -> None:
+    workflow = (Path(__file__).parents[2] / "docs" / "checker" / "github-actions.yml").read_text()
+    (command,) = re.findall(r"zerokl check http.*?(?:\n\n)", workflow, re.DOTALL)
+    used = set(re.findall(r"--[a-z-]+", command)) | {"--baseline"}
+    assert len(used) >= 7
+    assert used <= {name for parameter in check.params for name in parameter.opts}

@@ -13,6 +13,7 @@ from tests.check.fake_engine import FakeEngine
 from tests.check.fake_peers import FakeChat, FakeLlamaCpp, FakeOpenAI, FakeSGLang, FakeVLLM
 from tests.check.fake_server import FakeServer, InProcess
 from zerokl.check.checking import Options, run_check
+from zerokl.check.diagnose import Kind
 from zerokl.check.outcome import Status
 from zerokl.check.run import Report
 
@@ -137,3 +138,20 @@ def test_two_equal_servers_are_equal() -> None:
     report = asyncio.run(run_check(options, Console(file=io.StringIO())))
     assert report.exit_code == 0
     assert report.results[-1].tally.values > 200
+
+
+class WarmSuffix(FakeEngine):
+    """What is computed after a cached prefix comes out a little different, every time in the same way."""
+
+    def _is_wrong(self, request, *circumstances):  # type: ignore[no-untyped-def]
+        return request.cached > 0
+
+
+def test_server_that_tells_nothing_of_its_cache_is_not_called_unrepeatable_for_using_it() -> None:
+    app = FakeOpenAI(WarmSuffix(page=4))
+    options = Options("http://peer", cases=("repeats", "streams"), transports={"http://peer": InProcess(app)})
+    report = asyncio.run(run_check(options, Console(file=io.StringIO())))
+    assert report.exit_code == 1
+    (diagnosis,) = report.diagnoses
+    assert diagnosis.kind is Kind.SHAPE
+    assert any("perhaps cached" in one.setting.describe() for one in report.divergent())

@@ -36,6 +36,20 @@ def names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple
     return chosen
 
 
+def seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """90, 90s or 15m."""
+    if value is None:
+        return None
+    number, factor = (value[:-1], 60) if value.endswith("m") else (value.removesuffix("s"), 1)
+    try:
+        found = float(number) * factor
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise click.BadParameter(f"{value!r} is no time; 90, 90s and 15m are")
+    return found
+
+
 def list_cases(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         for case in CASES:
@@ -69,7 +83,7 @@ TEXT = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--seed", default=0, show_default=True, help="All prompts, seeds and orders follow from it.")
 @click.option("--max-new-tokens", type=click.IntRange(8), help="Upper limit of generated tokens per request.")
 @click.option("--concurrency", default=64, show_default=True, type=click.IntRange(2), help="Connections at a time.")
-@click.option("--budget", type=float, metavar="SECONDS", help="Fit the run into this time; the rest could not run.")
+@click.option("--budget", metavar="TIME", callback=seconds, help="Fit the run into 90s or 15m; the rest could not run.")
 @click.option("--max-requests", type=int, help="Stop after this many HTTP requests.")
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait for one answer.")
 @click.option("--log", type=TEXT, help="The server's log file (SGLang, vLLM): what it says of batches is evidence.")

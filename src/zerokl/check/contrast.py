@@ -62,7 +62,8 @@ def factors(meeting: Meeting, other: Setting) -> Factors:
         Factor.PHASE: decoded,
         Factor.END: not decoded and meeting.first_phase != meeting.phase,
         Factor.COMPANY: first.neighbours > 0 or other.neighbours > 0,
-        Factor.CACHE: (first.cached_tokens or 0) != (other.cached_tokens or 0),
+        Factor.CACHE: (first.cached_tokens or 0) != (other.cached_tokens or 0)
+        or first.perhaps_cached != other.perhaps_cached,
         Factor.STREAM: first.stream != other.stream,
         Factor.ROUTE: first.route != other.route,
         Factor.SERVER: first.server != other.server,

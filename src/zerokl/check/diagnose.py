@@ -127,9 +127,16 @@ def seeds(clues: Clues) -> Diagnosis | None:
 def servers(clues: Clues) -> Diagnosis | None:
     if clues.share(lambda one: Factor.SERVER in one.factors) < EXPLAINS:
         return None
-    largest = _largest(clues.differing)
+    distances = sorted(_distances(clues.differing))
+    met = [one for one in clues.found if Factor.SERVER in one.factors]
+    other_token = sum("token" in one.meeting.kinds for one in met)
+    evidence = [
+        ("largest |d| of a logprob", f"{distances[-1] if distances else 0:.2e}"),
+        ("median |d| of those that differ", f"{distances[len(distances) // 2] if distances else 0:.2e}"),
+        ("another token was chosen", f"{other_token} of {len(met)} rows"),
+    ]
     summary = "each server agrees with itself, but not with the other"
-    return Diagnosis(Kind.SERVER, "high", summary, [("largest |d| of a logprob", f"{largest:.2e}")])
+    return Diagnosis(Kind.SERVER, "high", summary, evidence)
 
 
 def epochs(clues: Clues) -> Diagnosis | None:
@@ -346,10 +353,11 @@ def _accused(clues: Clues, factor: Factor) -> bool:
 
 
 def _largest(differing: Sequence[Sighting]) -> float:
-    return max(
-        (abs(from_bits(item.first[0]) - from_bits(item.other[0])) for item in logprob_differences(differing)),
-        default=0.0,
-    )
+    return max(_distances(differing), default=0.0)
+
+
+def _distances(differing: Sequence[Sighting]) -> list[float]:
+    return [abs(from_bits(item.first[0]) - from_bits(item.other[0])) for item in logprob_differences(differing)]
 
 
 def _is_rounding(first: float, other: float) -> bool:

@@ -40,12 +40,15 @@ class Setting:
     server: str = ""
     cached_tokens: int | None = None
     prompt_tokens: int = 0
+    perhaps_cached: bool = False
+    """The server doesn't count cached tokens, but has computed the prompt's beginning before."""
     epoch: int = 0
     """Of the server: it grows with each restart and each update of weights."""
 
     def describe(self) -> str:
         server = f"{self.server}: " if self.server else ""
         cached = f", {self.cached_tokens} tokens cached" if self.cached_tokens else ""
+        cached = ", perhaps cached" if self.perhaps_cached else cached
         return f"{server}{self.how}{cached} [{self.case} #{self.number}]"
 
 

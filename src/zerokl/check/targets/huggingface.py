@@ -110,7 +110,7 @@ class HuggingFaceTarget:
                 found, state = self._model.decode_step(tokens, state)
                 last = found[:, -1]
         return [
-            Answer(ask, tuple(output), tuple(row for row in mine if ask.logprobs))
+            Answer(ask, tuple(output), tuple(row for row in mine if ask.logprobs), cached_tokens=0)
             for ask, output, mine in zip(asks, outputs, rows, strict=True)
         ]
 
