@@ -109,13 +109,14 @@ def work(starts, counts) -> Work:
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     group = HEADS // KEY_HEADS
     lists = work_lists(starts, counts, row_starts, group, kernels.CHUNK, kernels.LONG.rows, 1 << 20)
-    sizes = np.zeros(12, np.int32)
-    sizes[::4] = len(lists.long), len(lists.short), len(lists.merges)
-    arrays = [torch.from_numpy(array).cuda() for array in (sizes, lists.long, lists.short, lists.merges)]
+    sizes = np.zeros(8, np.int32)
+    sizes[::4] = len(lists.long), len(lists.short)
+    arrays = [torch.from_numpy(array).cuda() for array in (sizes, lists.long, lists.short)]
     parts = (max(1, len(lists.short)), KEY_HEADS, SHORT_ROWS)
     scratch = tuple(torch.empty(shape, device="cuda") for shape in (parts, parts, (*parts, SIZE)))
     short = min(len(lists.short), max(128, len(counts)))
-    return Work(*arrays, scratch, len(lists.long), short, len(counts) if len(lists.short) else 0)
+    scratch += (torch.zeros(parts[:2], dtype=torch.int32, device="cuda"),)
+    return Work(*arrays, scratch, len(lists.long), short, len(counts))
 
 
 def graph_us(calls) -> float:

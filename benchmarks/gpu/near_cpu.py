@@ -2,8 +2,9 @@
 
     python benchmarks/gpu/near_cpu.py MODEL [--tokens 64]
 
-The CPU computes in float32, the GPU rounds weights, activations and keys to bfloat16 (8 bits): they have different
-fingerprints, and may differ by what that rounding explains. Prints the share of equal texts and quantiles of the
+Both hold the same weights, rounded to bfloat16 once. The CPU computes in float32, the GPU rounds what enters a matrix
+product, and keys and values, to bfloat16 (8 bits): they have different fingerprints, and may differ by what that
+rounding explains (`near_peer.py` is the yardstick). Prints the share of equal texts and quantiles of the
 difference of the prompts' logprobs.
 """
 
@@ -39,7 +40,7 @@ def main() -> None:
     given = parser.parse_args()
     texts, scores, fingerprints = {}, {}, {}
     for device in ("cpu", "cuda"):
-        with LLM(given.model, device=device, max_total_tokens=65536) as llm:
+        with LLM(given.model, device=device, dtype="bfloat16", max_total_tokens=65536) as llm:
             answers = llm.generate(list(PROMPTS.values()), temperature=0, max_new_tokens=given.tokens, ignore_eos=True)
             texts[device] = [answer.text for answer in answers]
             scores[device] = [

@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--budget", type=int, default=8192)
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--profile", help="case whose kernels are timed by torch's profiler")
+    parser.add_argument("--profile", nargs="*", default=[], help="cases whose kernels torch's profiler times")
     given = parser.parse_args()
     began = time.perf_counter()
     model = random_model(given.layers)
@@ -120,8 +120,9 @@ def main() -> None:
         line["tokens/s out"] = round(requests * outputs / seconds, 1)
         line["tokens/s in"] = round(requests * prompt / seconds)
         print(json.dumps(line), flush=True)
-    if given.profile:
-        profile(runner, *CASES[given.profile], given.budget)
+    for name in given.profile:
+        print(json.dumps({"profile": name}), flush=True)
+        profile(runner, *CASES[name], given.budget)
 
 
 def profile(runner: CudaRunner, requests: int, prompt: int, outputs: int, budget: int) -> None:

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/twice.py http://127.0.0.1:30000 [--requests 2000]
 
-Prompts of 1 to 700 ids, 1 to 48 new ones, greedy, seeded, filtered and penalised draws, logprobs of prompt and output.
+Prompts of 1 to 700 ids, every fourth of a length around the edge of a token bucket (up to 4,097), 1 to 48 new ones;
+greedy, seeded, filtered and penalised draws; logprobs of prompt and output.
 Exit status 1 if any answer differs.
 """
 
@@ -17,6 +18,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+from zerokl.runner.buckets import TOKEN_BUCKETS
+
+EDGES = [bucket + beside for bucket in TOKEN_BUCKETS if 1 < bucket <= 4096 for beside in (-1, 0, 1)]
 WAYS = (
     {"temperature": 0},
     {"temperature": 1.0},
@@ -28,6 +32,8 @@ WAYS = (
 def request(number: int, vocabulary: int) -> dict:
     draw = random.Random(number)
     length = draw.choice([1, 7, 63, 64, 65, draw.randint(1, 700)])
+    if number // len(WAYS) % 4 == 0:
+        length = EDGES[number // len(WAYS) // 4 % len(EDGES)]
     shared = random.Random(number % 40)  # some prompts begin alike, so the prefix cache is hit
     ids = [shared.randrange(vocabulary) for _ in range(length // 2)]
     ids += [draw.randrange(vocabulary) for _ in range(length - length // 2)]

@@ -47,7 +47,7 @@ class PaddedRunner:
         self.pools = KvPools(model(), NUM_PAGES, PAGE_SIZE, fill=np.nan)
         self.drawn = np.full(16, -1, np.int32)
         self.places: dict[RequestId, int] = {}
-        self.graphs: dict[Layout, Callable[[np.ndarray], np.ndarray]] = {}
+        self.graphs: dict[Layout, Callable[[np.ndarray], tuple[np.ndarray, ...]]] = {}
         self.padded_rows = 0
 
     def submit(self, plan: StepPlan):
@@ -55,26 +55,26 @@ class PaddedRunner:
         self.padded_rows += packed.layout.tokens - int(packed.row_starts[-1])
         if packed.layout not in self.graphs:
             self.graphs[packed.layout] = self.captured(packed.layout)
-        hidden = self.graphs[packed.layout](packed.row_starts)
+        parts = self.graphs[packed.layout](packed.row_starts)
         wanted = wanted_rows(plan.segments, packed.row_starts)
-        segments = answers(model(), hidden, wanted, len(plan.segments), 100)
+        segments = answers(model(), parts, wanted, len(plan.segments), 100)
         for place, i in enumerate(wanted.drawing):
             self.drawn[place] = segments[i].token
         self.places = {plan.segments[i].request_id: place for place, i in enumerate(wanted.drawing)}
         return Later(StepResult(plan.step, tuple(segments)))
 
-    def captured(self, layout: Layout) -> Callable[[np.ndarray], np.ndarray]:
+    def captured(self, layout: Layout) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
         """Reads the buffer's own memory at each call, as a graph does."""
         views = views_of(layout, self.buffer)
 
-        def replay(row_starts: np.ndarray) -> np.ndarray:
+        def replay(row_starts: np.ndarray) -> tuple[np.ndarray, ...]:
             ids = np.where(views["tokens"] < 0, self.drawn[-1 - np.minimum(views["tokens"], -1)], views["tokens"])
             bounds = np.append(row_starts, layout.tokens).astype(np.int32)  # the CPU wants padding in a segment too
             table = np.concatenate(
                 (views["page_table"][: len(row_starts) - 1], np.zeros((1, layout.table_width), np.int32))
             )
             ragged = ops.Ragged(views["positions"], views["slots"], bounds, table, PAGE_SIZE)
-            return model().forward(ids.astype(np.int32), ragged, self.pools.layers(ragged))
+            return model().rows(ids.astype(np.int32), ragged, self.pools.layers(ragged))
 
         return replay
 

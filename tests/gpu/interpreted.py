@@ -30,6 +30,7 @@ def install() -> None:
     torch.Tensor.pin_memory = lambda tensor: tensor
     torch.cuda.Stream = torch.cuda.Event = Nothing
     torch.cuda.stream = contextlib.nullcontext
+    torch.cuda.current_stream = Nothing
     torch.cuda.empty_cache = lambda: None
     torch.cuda.memory_reserved = lambda: 0
 
@@ -46,9 +47,9 @@ def chain_dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: A
     return TensorHandle(total.astype(d.data.dtype), d.dtype.scalar)
 
 
-def chained(x: Any, w: Any, y: Any) -> Any:
+def chained(x: Any, w: Any, y: Any, added: bool = False) -> Any:
     """What the library is admitted for: the reference schedule's bits."""
-    return ways.run_chain(x, w, y, choices.REFERENCE)
+    return ways.run_chain(x, w, y, choices.REFERENCE, added=added)
 
 
 class Nothing:
@@ -56,6 +57,7 @@ class Nothing:
 
     def synchronize(self) -> None: ...
     def record(self, stream: Any = None) -> None: ...
+    def wait_stream(self, stream: Any) -> None: ...
 
 
 class Again:
@@ -69,7 +71,9 @@ class Again:
             place.copy_(output)
 
 
-def capture(own: graphs.Graphs, key: Any, run: Any) -> bool:
+def capture(own: graphs.Graphs, key: Any, run: Any, prepare: Any = None) -> bool:
+    if prepare:
+        prepare()
     outputs = run()
     own.captured[key] = Again(run, outputs), outputs
     return True

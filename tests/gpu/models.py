@@ -41,4 +41,6 @@ def fresh(graphs: bool) -> CudaRunner:
     made = runner(graphs)
     for pool in (*made.keys, *made.values):
         pool.fill_(float("nan"))
+    if not INTERPRETED:
+        torch.cuda.synchronize()  # the runner works on a stream of its own
     return made

@@ -67,8 +67,8 @@ def attend(
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     heads, key_heads, size = q.shape[1], pool.k.shape[1], q.shape[2]
     lists = work_lists(starts, counts, row_starts, heads // key_heads, kernels.CHUNK, tile_rows, max_parts)
-    sizes = np.zeros(12, np.int32)
-    sizes[::4] = len(lists.long), len(lists.short), len(lists.merges)
+    sizes = np.zeros(8, np.int32)
+    sizes[::4] = len(lists.long), len(lists.short)
 
     def padded(items: np.ndarray) -> Any:
         return torch.from_numpy(np.concatenate((items, np.full((padding, items.shape[1]), -(2**20), np.int32)))).to(
@@ -81,11 +81,10 @@ def attend(
         counts=torch.from_numpy(sizes).to(DEVICE),
         long=padded(lists.long),
         short=padded(lists.short),
-        merges=padded(lists.merges),
-        parts=(nan[0], nan[1], nan[2]),
+        parts=(nan[0], nan[1], nan[2], torch.zeros(parts[:2], dtype=torch.int32, device=DEVICE)),
         long_grid=len(lists.long) + padding,
         short_grid=max(1, len(lists.short) - 1),
-        merge_grid=len(lists.merges) + padding,
+        segments=len(counts),
     )
     table = pool.tables[[one[0] for one in segments]].to(DEVICE).contiguous()
     ragged = ops.Ragged(None, None, None, table, 64, work)

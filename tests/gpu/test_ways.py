@@ -10,7 +10,7 @@ from zerokl import ops
 from zerokl.ops.triton import admit, swiglu
 from zerokl.ops.triton.admit import differing, inputs, outcome, split_k
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import LIBRARY, REFERENCE, TABLE, Choices, Schedule, Shape, candidates
+from zerokl.ops.triton.choices import LIBRARY, REFERENCE, TABLE, TILES, Choices, Schedule, Shape, candidates
 from zerokl.ops.triton.ways import forbid_split_k
 
 N, K = (40, 96) if INTERPRETED else (1000, 1600)
@@ -51,13 +51,14 @@ def test_the_chain_is_near_float64():
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("added", [False, True])
-def test_bias_and_residual_are_added_in_float32_and_each_sum_is_rounded(biased, added):
+def test_bias_and_residual_are_added_in_float32_and_the_residual_takes_the_sum(biased, added):
     given = inputs(Shape(0, N, K, False, biased, added), 9, DEVICE, "gaussian", NARROW)
+    before = given.residual.clone() if added else None
     found = ops.linear(given.x, ops.DeviceMatrix(given.w), bias=given.bias, residual=given.residual)
     exact = raw(REFERENCE, given.x, given.w)
     exact = exact + given.bias if biased else exact
-    exact = exact.to(NARROW).float() + given.residual.float() if added else exact
-    assert same(found, exact.to(NARROW))
+    assert same(found, exact + before if added else exact.to(NARROW))
+    assert not added or found is given.residual
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -77,7 +78,7 @@ def test_admission_falls_back_when_the_first_choice_differs(monkeypatch):
     assert choices.of(kind._replace(rows=128)) == candidates(kind._replace(rows=128))[1]
 
 
-def planted_library(x, w, y):
+def planted_library(x, w, y, added=False):
     y.copy_(split_k(admit.Inputs(x, w, None, None), len(x)))
     return y
 
@@ -102,6 +103,28 @@ def test_cublas_without_split_k_is_admitted_and_with_it_is_rejected():
         assert max(count()) > 0
     finally:
         forbid_split_k()
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("rows", [1, 130, 1024, 1280])
+def test_tiles_that_programs_take_in_turn_give_the_reference_bits(rows):
+    shape = Shape(0, 1024, 576, gated=True)
+    for kind in admit.KINDS:
+        given = inputs(shape, rows, DEVICE, kind)
+        for way in (TILES, TILES._replace(band=3), TILES._replace(stages=4)):
+            assert differing(outcome(way, shape, given, rows), outcome(REFERENCE, shape, given, rows)) == 0, (kind, way)
+
+
+@pytest.mark.device
+def test_the_table_of_kernels_shows_who_was_chosen_and_who_differs():
+    from zerokl.bench.cli import text_of
+    from zerokl.bench.kernels import measured
+
+    layers = {"out": Shape(0, 4096, 4096, added=True), "gate_up": Shape(0, 512, 512, gated=True)}
+    lines = list(measured(layers, [1, 64]))
+    assert [(line.layer, line.shape.rows) for line in lines] == [(name, rows) for name in layers for rows in (1, 64)]
+    assert all(line.ratio > 0 for line in lines)
+    assert "rejected: cuBLAS's own choice" in text_of(lines[0]), "it splits K at one row of 4096 x 4096"
 
 
 @pytest.mark.device

@@ -62,6 +62,15 @@ def logits(model: Model, tokens: Sequence[int], rows: Sequence[int]) -> np.ndarr
     return model.logits(hidden[list(rows)])
 
 
+def asked_logits(model: Model, tokens: Sequence[int], rows: Sequence[int]) -> np.ndarray:
+    """The same as a runner does it: only the rows that are asked about go through what follows the last attention."""
+    pages = [PageId(page) for page in range(pages_of(len(tokens)))]
+    segments = [segment_of(model, 0, 0, tokens, pages)]
+    batch, ragged = ragged_tokens(segments, PAGE_SIZE)
+    parts = model.rows(batch, ragged, runner_of(model, len(pages))._layers(segments, ragged))
+    return model.logits_of(*(part[list(rows)] for part in parts))
+
+
 def greedy(model: Model, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     """The likeliest continuation of each prompt: prefills, then steps of one token each, all in one batch."""
     needed = [pages_of(len(prompt) + count) for prompt in prompts]

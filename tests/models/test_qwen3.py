@@ -53,6 +53,14 @@ def test_head_norms_reach_the_logits(folder):
     assert (run.logits(model, [1, 2, 3], [2]) != before).mean() > 0.9
 
 
+@pytest.mark.parametrize("keys", [QWEN3, {}])
+def test_rows_that_are_asked_about_alone_have_the_bits_of_all(keys, tmp_path):
+    model = models.load(checkpoints.open(make_tiny_llama(tmp_path / "model", SEED + 2, **keys)), Config())
+    tokens, rows = list(range(1, 40)), [38, 0, 17]
+    assert hasattr(model.module, "body")
+    assert np.array_equal(run.asked_logits(model, tokens, rows), run.logits(model, tokens, rows))
+
+
 def test_sliding_windows_are_refused(tmp_path):
     folder = make_tiny_llama(tmp_path / "model", SEED, **QWEN3, use_sliding_window=True)
     with pytest.raises(UnsupportedModel, match="sliding windows"):

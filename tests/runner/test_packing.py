@@ -77,8 +77,10 @@ def test_work_lists_give_each_row_each_key_once(spans, max_parts, tile_rows, gro
     assert set(seen) == wanted
     assert set(seen.values()) == {1}
     assert len(lists.short) <= max_parts
-    merged = {(first, chunks) for first, _, _, chunks in lists.merges.tolist()}
-    assert merged == {(row, chunks) for _, row, _, _, _, chunks, *_ in lists.short.tolist() if chunks > 1}
+    for place, (segment, *_, chunk, chunks, _, _) in enumerate(lists.short.tolist()):
+        own = lists.short[place - chunk : place - chunk + chunks]
+        assert own[:, 0].tolist() == [segment] * chunks, "the last part to come finds the others beside its own"
+        assert own[:, 4].tolist() == list(range(chunks))
 
 
 def test_the_longest_tiles_come_first_so_that_none_is_left_at_the_end():

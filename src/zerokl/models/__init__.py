@@ -1,8 +1,8 @@
 """Architectures, and how a checkpoint becomes a model that runs.
 
 model = models.load(checkpoint, config)      # checkpoint: zerokl.checkpoints; config: zerokl.config
-hidden = model.forward(tokens, ragged, kv_layers)
-logits = model.logits(hidden[wanted_rows])
+parts = model.rows(tokens, ragged, kv_layers)
+logits = model.logits_of(*(part[wanted_rows] for part in parts))
 """
 
 from __future__ import annotations

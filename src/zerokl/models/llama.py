@@ -70,6 +70,11 @@ class Config:
         return self.attention_bias
 
     @property
+    def head_norms(self) -> bool:
+        """Whether each head's queries and keys are normalised before they are turned."""
+        return False
+
+    @property
     def axes(self) -> dict[str, int]:
         return {
             "V": self.vocab_size,
@@ -122,27 +127,43 @@ def forward(
     weights: Parameters, config: Config, tokens: np.ndarray, ragged: ops.Ragged, kv_layers: Sequence[ops.LayerKV]
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; keys and values of all T tokens are stored in `kv_layers`."""
+    return finish(weights, config, *body(weights, config, tokens, ragged, kv_layers))
+
+
+def body(
+    weights: Parameters, config: Config, tokens: np.ndarray, ragged: ops.Ragged, kv_layers: Sequence[ops.LayerKV]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(what the last layer's attention saw, its residual) of all T rows, and everything stored: `finish` does the rest.
+
+    From there on a row looks at nothing but itself, so only rows whose logits somebody wants need to go on.
+    """
     x = ops.embedding(weights.embed, tokens)
     turns = config.rope.turns(ragged.positions)
-    for layer, kv in zip(weights.layers, kv_layers, strict=True):
-        x = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, turns, kv, config, residual=x)
-        x = gated_mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, residual=x)
+    for layer, kv in zip(weights.layers[:-1], kv_layers[:-1], strict=True):
+        x = close(attention(x, layer, turns, kv, config), layer, config, residual=x)
+    return attention(x, weights.layers[-1], turns, kv_layers[-1], config), x
+
+
+def finish(weights: Parameters, config: Config, seen: np.ndarray, residual: np.ndarray) -> np.ndarray:
+    """Any of `body`'s rows -> hidden rows [R, E] after the final norm."""
+    x = close(seen, weights.layers[-1], config, residual)
     return ops.rms_norm(x, weights.norm, config.norm_eps)
 
 
 def attention(
-    x: np.ndarray,
-    layer: Any,
-    turns: tuple[np.ndarray, np.ndarray],
-    kv: ops.LayerKV,
-    config: Config,
-    residual: np.ndarray,
+    x: np.ndarray, layer: Any, turns: tuple[np.ndarray, np.ndarray], kv: ops.LayerKV, config: Config
 ) -> np.ndarray:
-    """residual + out(attention(x)), x [T, E]."""
-    qkv = ops.linear(x, layer.qkv, bias=layer.qkv_bias)
-    q = ops.rotate_and_store(qkv, kv, turns, config.num_heads)
-    seen = ops.attention(q, kv, config.head_size**-0.5)
-    return ops.linear(seen, layer.out, bias=layer.out_bias, residual=residual)
+    """What each head of each row of x [T, E] saw, [T, H D]."""
+    qkv = ops.linear(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer.qkv, bias=layer.qkv_bias)
+    norms = {"q_norm": layer.q_norm, "k_norm": layer.k_norm, "norm_eps": config.norm_eps} if config.head_norms else {}
+    q = ops.rotate_and_store(qkv, kv, turns, config.num_heads, **norms)
+    return ops.attention(q, kv, config.head_size**-0.5)
+
+
+def close(seen: np.ndarray, layer: Any, config: Config, residual: np.ndarray) -> np.ndarray:
+    """The layer behind its attention."""
+    x = ops.linear(seen, layer.out, bias=layer.out_bias, residual=residual)
+    return gated_mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, residual=x)
 
 
 def logits(weights: Parameters, config: Config, hidden_rows: np.ndarray) -> np.ndarray:

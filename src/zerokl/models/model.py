@@ -98,6 +98,25 @@ class Model:
         """Hidden rows [T, E] after the final norm; stores what the tokens leave behind in `layers`."""
         return self.module.forward(self.weights, self.config, tokens, ragged, layers)
 
+    def rows(
+        self, tokens: np.ndarray, ragged: ops.Ragged, layers: Sequence[ops.LayerKV] | Sequence[ops.LayerCache]
+    ) -> tuple[Any, ...]:
+        """Stores what the tokens leave behind, and gives what each row's logits are made of: arrays of T rows.
+
+        The hidden rows; or, where the architecture has a `body`, what comes before the part that only the rows which
+        somebody asks about need.
+        """
+        body = getattr(self.module, "body", None)
+        if body is None:
+            return (self.forward(tokens, ragged, layers),)
+        return body(self.weights, self.config, tokens, ragged, layers)  # type: ignore[no-any-return]
+
+    def logits_of(self, *rows: Any) -> np.ndarray:
+        """Chosen rows of what `rows` gave -> [R, V] float32."""
+        if getattr(self.module, "body", None) is None:
+            return self.logits(*rows)
+        return self.logits(self.module.finish(self.weights, self.config, *rows))  # type: ignore[attr-defined]
+
     def logits(self, hidden_rows: np.ndarray) -> np.ndarray:
         """[R, E] -> [R, V] float32."""
         return self.module.logits(self.weights, self.config, hidden_rows)

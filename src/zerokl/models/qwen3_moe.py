@@ -12,8 +12,7 @@ from zerokl import ops
 from zerokl.models import qwen3
 from zerokl.models.fields import Fields, values_of
 from zerokl.models.layers import gated_mlp, sparse_mlp
-from zerokl.models.llama import DROPPED, logits
-from zerokl.models.qwen3 import attention
+from zerokl.models.llama import DROPPED, attention, logits
 from zerokl.models.split import Cut, Width
 from zerokl.models.weights import Parameters, W, each_expert
 
@@ -84,7 +83,7 @@ def forward(
     x = ops.embedding(weights.embed, tokens)
     turns = config.rope.turns(ragged.positions)
     for layer, kv in zip(weights.layers, kv_layers, strict=True):
-        x = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, turns, kv, config, residual=x)
+        x = ops.linear(attention(x, layer, turns, kv, config), layer.out, bias=layer.out_bias, residual=x)
         x = mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, config, residual=x)
     return ops.rms_norm(x, weights.norm, config.norm_eps)
 

@@ -24,7 +24,7 @@ def linear(
 
     Maths       y[t, n] = (sum_k x[t, k] w[n, k]) + bias[n] + residual[t, n]
     Shapes      x [T, K], w [N, K], bias [N], residual [T, N] -> y [T, N]; all f32 but the weight, which widens exactly
-    Rounding    f32, once per fma and once per addition; then, where activations are bf16 (GPU), to bf16 unless `wide`
+    Rounding    f32, once per fma and once per addition; on the GPU then to bf16, unless `wide` or added to a residual
     Order       one accumulator per output from +0: acc = fma(x[t, k], w[n, k], acc) for k = 0 .. K-1
                 a weight packed in leaves: one for each leaf of K; leaves are added by a balanced binary tree over a
                 power of two of places, (0, 1), (2, 3), ..., an empty place passing its sibling through
@@ -34,6 +34,7 @@ def linear(
     Frozen      the chain, and where the weight's leaves end, because they cut it
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: linear
+    GPU         x is bf16, a residual f32: its own memory takes the sum, unrounded
     """
     if isinstance(weight, InputShard | VocabularyShard):
         return weight.linear(x, bias, residual)

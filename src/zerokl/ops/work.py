@@ -6,7 +6,6 @@ moves no bit, so when the parts' scratch memory is full, short segments go the l
 
     long items    [.., 8]   segment, first row, tokens, start position, tile                    longest first
     short items   [.., 8]   segment, first row, tokens, start position, chunk, chunks           a segment's in order
-    merges        [.., 4]   first row, tokens, first item, chunks                               of several chunks
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Lists:
 
     long: I32
     short: I32
-    merges: I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,17 @@ class Work:
     """The device's side: where the lists lie, and how many programs a launch has whatever they hold."""
 
     counts: Any
-    """[12] int32: long items, short items, merges at 0, 4 and 8: kernels are compiled for 16-byte alignment."""
+    """[8] int32: long items and short items at 0 and 4: kernels are compiled for 16-byte alignment."""
     long: Any
     short: Any
-    merges: Any
-    parts: tuple[Any, Any, Any]
-    """Scratch of the short items: m, l [I, K, 16] and O [I, K, 16, D], fp32."""
+    parts: tuple[Any, Any, Any, Any]
+    """Scratch of the short items: m, l [I, K, 16] and O [I, K, 16, D], fp32; and how many of a segment's chunks have
+    arrived [I, K], int32: zeros between launches."""
     long_grid: int
     """0: this step's graph has no long items."""
     short_grid: int
-    merge_grid: int
+    segments: int
+    """How many there may be."""
 
 
 def work_lists(
@@ -64,7 +63,7 @@ def work_lists(
     segments = np.arange(len(counts), dtype=np.int32)
     return Lists(
         long_items(segments[~fits], starts, counts, row_starts, group, tile_rows),
-        *short_items(segments[fits], starts, counts, row_starts, chunks),
+        short_items(segments[fits], starts, counts, row_starts, chunks),
     )
 
 
@@ -76,16 +75,11 @@ def long_items(segments: I32, starts: I32, counts: I32, row_starts: I32, group: 
     return items[np.argsort(-last_key, kind="stable")]
 
 
-def short_items(segments: I32, starts: I32, counts: I32, row_starts: I32, chunks: I32) -> tuple[I32, I32]:
-    """(items, merges)."""
+def short_items(segments: I32, starts: I32, counts: I32, row_starts: I32, chunks: I32) -> I32:
     own = chunks[segments]
     items = items_of(np.repeat(segments, own), starts, counts, row_starts)
     items[:, 4], items[:, 5] = within(own), np.repeat(own, own)
-    firsts = np.cumsum(own) - own
-    several = own > 1
-    chosen = segments[several]
-    columns = (row_starts[chosen], counts[chosen], firsts[several], own[several])
-    return items, np.stack(columns, axis=1).astype(np.int32)
+    return items
 
 
 def items_of(segments: I32, starts: I32, counts: I32, row_starts: I32) -> I32:

@@ -87,9 +87,8 @@ class Layout:
             "tokens": (self.tokens,),
             "positions": (self.tokens,),
             "slots": (self.tokens,),
-            "counts": (12,),
+            "counts": (8,),
             "long": (self.long_items, 8),
-            "merges": (self.segments, 4),
             "short": (self.short_items, 8),
             "page_table": (self.segments, self.table_width),
         }

@@ -77,12 +77,13 @@ class CpuRunner:
         """Another rank's part of the same step: rank 0 gets its logits, and draws."""
         ran = self._run(plan, False)
         if ran is not None:
-            hidden, wanted = ran
+            parts, wanted = ran
             for first in range(0, len(wanted.rows), self.slice_rows):
-                self.model.logits(hidden[wanted.rows[first : first + self.slice_rows]])
+                rows = wanted.rows[first : first + self.slice_rows]
+                self.model.logits_of(*(part[rows] for part in parts))
 
-    def _run(self, plan: StepPlan, processed: bool) -> tuple[np.ndarray, Wanted] | None:
-        """Hidden rows and which of them are wanted; None for a step without tokens."""
+    def _run(self, plan: StepPlan, processed: bool) -> tuple[Sequence[np.ndarray], Wanted] | None:
+        """What rows are made of and which of them are wanted; None for a step without tokens."""
         if plan.copies and not self.host:
             raise EngineError(f"step {plan.step} copies to or from a host tier that isn't there")
         if self.host:
@@ -93,7 +94,7 @@ class CpuRunner:
         if tokens.min() < 0:
             raise EngineError(f"step {plan.step} names a token that is still pending, but this runner has no lag")
         wanted = wanted_rows(plan.segments, ragged.row_starts, processed)
-        return self.model.forward(tokens, ragged, self._layers(plan.segments, ragged)), wanted
+        return self.model.rows(tokens, ragged, self._layers(plan.segments, ragged)), wanted
 
     def _layers(
         self, segments: Sequence[Segment], ragged: ops.Ragged

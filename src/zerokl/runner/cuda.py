@@ -28,7 +28,7 @@ from zerokl.models import Model
 from zerokl.ops.triton import sample
 from zerokl.ops.triton.admit import Verdict, admit
 from zerokl.ops.triton.attention import LONG
-from zerokl.ops.triton.embedding import resolve
+from zerokl.ops.triton.embedding import gather, resolve
 from zerokl.ops.triton.ways import CHOICES, forbid_split_k
 from zerokl.ops.work import CHUNK, SHORT_ROWS, Work
 from zerokl.runner.buckets import (
@@ -44,7 +44,7 @@ from zerokl.runner.buckets import (
 )
 from zerokl.runner.columns import Columns, logprobs_of, score_runs, to_host
 from zerokl.runner.draws import HEAD_COLUMNS, head_rows, is_plain
-from zerokl.runner.graphs import Graphs
+from zerokl.runner.graphs import Graphs, Outputs
 from zerokl.runner.packing import Packed, pack_step, rehearsal, views_of
 from zerokl.runner.wanted import Wanted, assembled, wanted_rows
 from zerokl.types import Logprobs, RequestId, Segment, SegmentResult, StepPlan, StepResult
@@ -117,6 +117,7 @@ class CudaRunner:
             tile_rows=LONG.rows,
         )
         self.buckets = buckets_up_to(options.max_tokens, TOKEN_BUCKETS)
+        self.stream.wait_stream(torch.cuda.current_stream())  # the weights come from there
         with torch.cuda.stream(self.stream):
             self._allocate(fill)
             self.verdicts = self._admit()
@@ -128,74 +129,75 @@ class CudaRunner:
         if not plan.segments:
             return PendingStep(plan.step, 0)
         with torch.cuda.stream(self.stream):
-            hidden, packed = self._run_model(plan.segments)
+            parts, packed = self._run_model(plan.segments)
             wanted = wanted_rows(plan.segments, packed.row_starts)
             self.places.clear()
             self.places.update((plan.segments[i].request_id, place) for place, i in enumerate(wanted.drawing))
             pending = PendingStep(plan.step, len(plan.segments))
             if len(wanted.rows):
-                self._answer(hidden, wanted, pending)
+                self._answer(parts, wanted, pending)
             return pending
 
     # ---- the model
 
-    def _run_model(self, segments: Sequence[Segment]) -> tuple[Any, Packed]:
+    def _run_model(self, segments: Sequence[Segment]) -> tuple[Outputs, Packed]:
         host = self._next_buffer()
         packed = pack_step(segments, self.places, self.capacity, host.numpy())
         self._send(host[: packed.used])
-        hidden = self.graphs.run((packed.layout, "model"), lambda: self._model(packed.layout))[0]
-        return hidden, packed
+        parts = self.graphs.run((packed.layout, "model"), lambda: self._model(packed.layout))
+        return parts, packed
 
-    def _model(self, layout: Layout) -> tuple[Any]:
-        """Hidden rows of the step that lies in the input buffer."""
+    def _model(self, layout: Layout) -> Outputs:
+        """What the rows of the step that lies in the input buffer are made of."""
         views = views_of(layout, self.inputs)
         work = Work(
             counts=views["counts"],
             long=views["long"],
             short=views["short"],
-            merges=views["merges"],
             parts=self.parts,
             long_grid=layout.long_items,
             short_grid=layout.short_programs,
-            merge_grid=layout.segments,
+            segments=layout.segments,
         )
         ragged = ops.Ragged(views["positions"], views["slots"], None, views["page_table"], PAGE_SIZE, work)  # type: ignore[arg-type]
         layers = [ops.LayerKV(k, v, ragged) for k, v in zip(self.keys, self.values, strict=True)]
-        return (self.model.forward(resolve(views["tokens"], self.drawn), ragged, layers),)
+        return self.model.rows(resolve(views["tokens"], self.drawn), ragged, layers)
 
     # ---- logits, draws, logprobs
 
-    def _answer(self, hidden: Any, wanted: Wanted, pending: PendingStep) -> None:
+    def _answer(self, parts: Outputs, wanted: Wanted, pending: PendingStep) -> None:
         num_draws, total = len(wanted.draws), len(wanted.rows)
         padded = total // MAX_ROWS * MAX_ROWS + (bucket_of(total % MAX_ROWS, ROW_BUCKETS) if total % MAX_ROWS else 0)
-        rows = torch.from_numpy(head_rows(wanted, padded)).pin_memory().to(self.device, non_blocking=True)
+        table = torch.from_numpy(head_rows(wanted, padded)).pin_memory()
         for first in range(0, total, MAX_ROWS):
             last = min(first + MAX_ROWS, total)
-            logits, drawn = self._head(hidden, rows[first : min(first + MAX_ROWS, padded)], last - first)
-            targets = rows[first:last, 1]
-            if first < num_draws:
-                stop = min(last, num_draws)
+            logits, drawn = self._head(parts, table[first : min(first + MAX_ROWS, padded)], last - first)
+            stop = max(first, min(last, num_draws))
+            if first < stop:
                 self._place_draws(logits, drawn, wanted.draws[first:stop], first)
-                targets = torch.cat((self.drawn[first:stop], targets[stop - first :]))
-            pending.columns += score_runs(wanted, first, last, logits, targets)
+            if wanted.runs:
+                given = self.head_table[stop - first : last - first, 1]
+                targets = torch.cat((self.drawn[first:stop], given)) if first < stop else given
+                pending.columns += score_runs(wanted, first, last, logits, targets)
         pending.wanted = wanted
         pending.drawn = to_host(self.drawn[:num_draws]) if num_draws else None
         pending.done = torch.cuda.Event()
         pending.done.record(self.stream)
 
-    def _head(self, hidden: Any, rows: Any, count: int) -> tuple[Any, Any]:
+    def _head(self, parts: Outputs, table: Any, count: int) -> tuple[Any, Any]:
         """(logits, drawn ids) of the first `count` of a bucket of rows; padding rows compute row 0 again."""
-        bucket = len(rows)
-        self.head_rows[:bucket].copy_(rows)
-        torch.index_select(hidden, 0, rows[:, 0], out=self.head_x[:bucket])
+        bucket = len(table)
+        rows = self.head_table[:bucket]
+        rows.copy_(table, non_blocking=True)
+        for part, chosen in zip(parts, self.head_parts, strict=True):
+            gather(rows, part, chosen)
         logits, drawn = self.graphs.run((bucket, "head"), lambda: self._head_of(bucket))
         return logits[:count], drawn[:count]
 
-    def _head_of(self, bucket: int) -> tuple[Any, Any]:
-        logits = self.model.logits(self.head_x[:bucket])
-        rows = self.head_rows[:bucket]
-        temperatures = rows[:, 2].contiguous().view(torch.float32)
-        return logits, sample.sample(logits, temperatures, rows[:, 3:].contiguous())
+    def _head_of(self, bucket: int) -> Outputs:
+        logits = self.model.logits_of(*(part[:bucket] for part in self.head_parts))
+        rows = self.head_table[:bucket]
+        return logits, sample.sample(logits, rows[:, 2].view(torch.float32), rows[:, 3:])
 
     def _place_draws(self, logits: Any, drawn: Any, draws: Sequence[ops.Draw], first: int) -> None:
         """Leave the drawn ids where results and the next step look for them."""
@@ -224,13 +226,10 @@ class CudaRunner:
         self.turns = count()
         self.turn = 0
         parts = (MAX_PARTS, model.num_kv_heads, SHORT_ROWS)
-        self.parts = tuple(
-            torch.empty(shape, dtype=torch.float32, device=self.device)
-            for shape in (parts, parts, (*parts, model.head_size))
-        )
-        self.head_rows = torch.zeros((MAX_ROWS, HEAD_COLUMNS), dtype=torch.int32, device=self.device)
-        width = model.config.axes["E"]
-        self.head_x = torch.zeros((MAX_ROWS, width), dtype=self.dtype, device=self.device)
+        shapes = (parts, parts, (*parts, model.head_size))
+        scratch = [torch.empty(shape, dtype=torch.float32, device=self.device) for shape in shapes]
+        self.parts = (*scratch, torch.zeros(parts[:2], dtype=torch.int32, device=self.device))
+        self.head_table = torch.zeros((MAX_ROWS, HEAD_COLUMNS), dtype=torch.int32, device=self.device)
         self.drawn = torch.zeros(self.capacity.max_segments + MAX_ROWS, dtype=torch.int32, device=self.device)
         self.places: dict[RequestId, int] = {}
         """Where `drawn` has the token of each request that the last step drew for."""
@@ -253,7 +252,10 @@ class CudaRunner:
         CHOICES.admitted.clear()
         CHOICES.seen.clear()
         self._rehearse(1, True)
-        self._model(self.capacity.layout(1, True))
+        parts = self._model(self.capacity.layout(1, True))
+        self.head_parts = [
+            torch.zeros((MAX_ROWS, part.shape[1]), dtype=part.dtype, device=self.device) for part in parts
+        ]
         self._head_of(1)
         kinds = {shape._replace(rows=0) for shape in CHOICES.seen}
         body = admit(CHOICES, (kind for kind in kinds if not kind.wide), self.buckets, self.device, self.dtype)
@@ -268,6 +270,12 @@ class CudaRunner:
         packed = pack_step(segments, {}, self.capacity, host.numpy())
         self._send(host[: packed.used])
         return packed.layout
+
+    def _rehearse_head(self) -> None:
+        """Rows for the logits' graphs, the same at each call: a graph may overwrite them."""
+        generator = torch.Generator(device=self.device).manual_seed(0)
+        for part in self.head_parts:
+            part.normal_(generator=generator)
 
     def _capture(self) -> None:
         """Graphs of every bucket that was asked for, the largest first, so that the others fit into its memory."""
@@ -284,6 +292,6 @@ class CudaRunner:
                             self.graphs.capture((layout, "model"), partial(self._model, layout))
             if options.decode_graphs or options.prefill_graphs:
                 for bucket in reversed(ROW_BUCKETS):
-                    self.graphs.capture((bucket, "head"), partial(self._head_of, bucket))
+                    self.graphs.capture((bucket, "head"), partial(self._head_of, bucket), self._rehearse_head)
         torch.cuda.empty_cache()
         self.graphs.bytes = torch.cuda.memory_reserved() - before

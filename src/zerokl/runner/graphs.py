@@ -34,11 +34,16 @@ class Graphs:
     missed: list[Hashable] = field(default_factory=list)
     """Buckets for which no memory was left: they run eagerly."""
 
-    def capture(self, key: Hashable, run: Callable[[], Outputs]) -> bool:
-        """Capture what `run` launches; False if memory doesn't allow it. Raises EngineError if its bits differ."""
+    def capture(self, key: Hashable, run: Callable[[], Outputs], prepare: Callable[[], None] | None = None) -> bool:
+        """Capture what `run` launches; False if memory doesn't allow it. Raises EngineError if its bits differ.
+
+        `prepare` puts the inputs in place, before each of the two runs.
+        """
         began = time.monotonic()
         try:
             with torch.cuda.stream(self.stream):
+                if prepare:
+                    prepare()
                 expected = tuple(output.clone() for output in run())
                 self.stream.synchronize()
                 graph = torch.cuda.CUDAGraph()
@@ -48,6 +53,8 @@ class Graphs:
                     outputs = run()
                 finally:
                     graph.capture_end()
+                if prepare:
+                    prepare()
                 graph.replay()
                 self.stream.synchronize()
         except torch.cuda.OutOfMemoryError:

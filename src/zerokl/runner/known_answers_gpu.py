@@ -16,6 +16,7 @@ import torch
 
 from zerokl import ops
 from zerokl.ops import triton
+from zerokl.ops.attention import LOG2_E
 from zerokl.ops.triton import sample, score
 from zerokl.ops.triton.attention import LONG
 from zerokl.ops.work import CHUNK, SHORT_ROWS, Work, work_lists
@@ -47,7 +48,7 @@ def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
         return wide(seed, *shape).to(torch.bfloat16)
 
     x, weight = narrow(1, ROWS, DEPTH), ops.DeviceMatrix(narrow(2, 2 * DEPTH, DEPTH))
-    residual = narrow(3, ROWS, 2 * DEPTH)
+    residual = wide(3, ROWS, 2 * DEPTH)
     yield (
         "linear",
         [
@@ -57,7 +58,7 @@ def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
         ],
     )
     yield "embedding", [triton.embedding(weight, torch.tensor([0, 17, 95], dtype=torch.int32, device=device))]
-    yield "rms_norm", [triton.rms_norm(x, wide(5, DEPTH), 1e-5)]
+    yield "rms_norm", [triton.rms_norm(rows, wide(5, DEPTH), 1e-5) for rows in (x, wide(9, ROWS, DEPTH))]
     yield "swiglu", [triton.swiglu(narrow(6, ROWS, 2 * DEPTH) * 16)]
     positions = torch.tensor([0, 1, 600, 601, 70000], dtype=torch.int32, device=device)
     frequencies = np.array([10000.0 ** (-i / 32) for i in range(32)]).astype(np.float32).astype(np.float64)
@@ -93,7 +94,7 @@ def attention_answers(device: str, narrow: Any) -> list[Any]:
         counts = np.full(count, rows, np.int32)
         work = work_of(starts, counts, 0 if count == 1 else 64, device)
         seen = ops.Ragged(slots, slots, None, table.repeat(count, 1), 64, work)  # type: ignore[arg-type]
-        answers.append(triton.attention(q, ops.LayerKV(pools[0], pools[1], seen), HEAD_SIZE**-0.5))
+        answers.append(triton.attention(q, ops.LayerKV(pools[0], pools[1], seen), HEAD_SIZE**-0.5 * LOG2_E))
     return answers
 
 
@@ -101,18 +102,18 @@ def work_of(starts: Any, counts: Any, max_parts: int, device: str) -> Work:
     """The work of some segments, on the device, with no room to spare."""
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG.rows, max_parts)
-    sizes = np.zeros(12, np.int32)
-    sizes[::4] = len(lists.long), len(lists.short), len(lists.merges)
+    sizes = np.zeros(8, np.int32)
+    sizes[::4] = len(lists.long), len(lists.short)
     parts = (max(1, len(lists.short)), KV_HEADS, SHORT_ROWS)
-    on_device = [torch.from_numpy(array).to(device) for array in (sizes, lists.long, lists.short, lists.merges)]
+    on_device = [torch.from_numpy(array).to(device) for array in (sizes, lists.long, lists.short)]
     scratch = [torch.empty(shape, device=device) for shape in (parts, parts, (*parts, HEAD_SIZE))]
+    arrived = torch.zeros(parts[:2], dtype=torch.int32, device=device)
     return Work(
         counts=on_device[0],
         long=on_device[1],
         short=on_device[2],
-        merges=on_device[3],
-        parts=(scratch[0], scratch[1], scratch[2]),
+        parts=(scratch[0], scratch[1], scratch[2], arrived),
         long_grid=len(lists.long),
         short_grid=len(lists.short),
-        merge_grid=max(1, len(lists.merges)),
+        segments=len(counts),
     )

@@ -75,7 +75,7 @@ def name_pending(tokens: I32, segments: Sequence[Segment], row_starts: I32, plac
 
 
 def write_lists(views: Mapping[str, I32], lists: Lists) -> None:
-    for place, name in enumerate(("long", "short", "merges")):
+    for place, name in enumerate(("long", "short")):
         items = getattr(lists, name)
         if len(items) > len(views[name]):
             raise EngineError(f"{len(items)} {name} items of attention; there is room for {len(views[name])}")

@@ -75,14 +75,14 @@ def wanted_rows(segments: Sequence[Segment], row_starts: np.ndarray, processed: 
 
 
 def answers(
-    model: Model, hidden: np.ndarray, wanted: Wanted, num_segments: int, slice_rows: int
+    model: Model, parts: Sequence[np.ndarray], wanted: Wanted, num_segments: int, slice_rows: int
 ) -> list[SegmentResult]:
-    """Each segment's result, from the step's hidden rows [T, E]; `slice_rows` rows of logits exist at a time."""
+    """Each segment's result, from what the step's rows are made of; `slice_rows` rows of logits exist at a time."""
     targets, num_draws = wanted.targets.copy(), len(wanted.draws)
     found = [Logprobs() for _ in wanted.runs]
     for first in range(0, len(wanted.rows), slice_rows):
         last = min(first + slice_rows, len(wanted.rows))
-        logits = model.logits(hidden[wanted.rows[first:last]])
+        logits = model.logits_of(*(part[wanted.rows[first:last]] for part in parts))
         if first < num_draws:
             stop = min(last, num_draws)
             targets[first:stop] = ops.sample(logits[: stop - first], wanted.draws[first:stop])

@@ -10,15 +10,14 @@ schedule is the last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from zerokl.errors import EngineError
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import LIBRARY, REFERENCE, Choices, Schedule, Shape, candidates
-from zerokl.ops.triton.swiglu import swiglu
+from zerokl.ops.triton.choices import REFERENCE, Choices, Shape, Way, candidates
 from zerokl.ops.triton.ways import compute
 
 KINDS = ("cancelling", "gaussian", "wide", "subnormal")
@@ -30,7 +29,7 @@ class Verdict:
     """One candidate of one shape."""
 
     shape: Shape
-    way: Schedule | str
+    way: Way
     differing: int
     of: int
 
@@ -77,14 +76,18 @@ def compared(
                 break
 
 
-def outcome(way: Schedule | str, kind: Shape, given: Inputs, rows: int) -> Any:
+def outcome(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:
     """What the way gives for the first `rows` rows."""
+    residual = given.residual[:rows].clone() if kind.added else None
+    return run(way, kind, replace(given, residual=residual), rows)
+
+
+def run(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:
+    """The same; a residual's rows take the result."""
     x = given.x[:rows]
-    residual = None if given.residual is None else given.residual[:rows]
     dtype = torch.float32 if kind.wide else x.dtype
-    if kind.gated and way == LIBRARY:
-        return swiglu(compute(way, x, given.w, empty(x, 2 * kind.columns), given.bias, None))
-    return compute(way, x, given.w, empty(x, kind.columns, dtype), given.bias, residual, kind.gated)
+    y = given.residual[:rows] if kind.added else empty(x, kind.columns, dtype)
+    return compute(way, x, given.w, y, given.bias, kind.added, kind.gated)
 
 
 def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfloat16, seed: int = 0) -> Inputs:
@@ -106,7 +109,7 @@ def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfl
     elif how == "subnormal":
         x, w = (x.float() * 2.0**-70).to(dtype), (w.float() * 2.0**-62).to(dtype)
     bias = normal(columns) if kind.biased else None
-    residual = (normal(rows, columns) * 2.0**-9).to(dtype) if kind.added else None
+    residual = normal(rows, columns) * 2.0**-9 if kind.added else None
     return Inputs(x, w, bias, residual)
 
 

@@ -4,7 +4,7 @@ Maths       as `ops.attention`: row at position t sees keys j <= t; base 2, s = 
 Shapes      q [T, H, D] bf16, pool k, v [P, K, 64, D] bf16 -> [T, H * D] bf16; D a power of two from 16 to 256
 Rounding    fp32; p to bf16 for its product with v, not for its sum; one rounding of O / l at the end
 Order       blocks of 64 keys and chunks of CHUNK keys, both at absolute positions. Per (row, block):
-              s = chain over d, * scale; m' = max(m, max s); p = exp2(s - m'); a = exp2(m - m');
+              c = chain over d; m' = max(m, max c * scale); p = exp2(fma(c, scale, -m')); a = exp2(m - m');
               l = fma(l, a, fold of p); O = chain over the block's keys, going on from O * a
             chunks start from (m = -inf, l = 0, O = 0) and merge in order:
               m' = max(m, mc); l = fma(l, exp2(m - m'), lc * exp2(mc - m')); O alike
@@ -47,12 +47,13 @@ def block_of_keys(
         k = pool_k.load([first_row, 0])
     else:
         k = tl.load(pool_k + (first_row.to(tl.int64) + offsets)[:, None] * D + tl.arange(0, D)[None, :])
-    scores = tl.dot(q, k.T) * scale
+    scores = tl.dot(q, k.T)
     if MASKED:
         scores = tl.where((first_key + offsets)[None, :] <= positions[:, None], scores, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    new_peak = tl.maximum(peak, tl.max(scores, 1) * scale)
     base = tl.where(new_peak == float("-inf"), 0.0, new_peak) if MASKED else new_peak
-    p = tl.exp2(scores - base[:, None])
+    below = tl.broadcast_to(-base[:, None], [ROWS, BLOCK])
+    p = tl.exp2(tl.fma(scores, tl.full([ROWS, BLOCK], scale, tl.float32), below))
     shrink = tl.exp2(peak - base)
     total = tl.fma(total, shrink, fold64(p, ROWS, REGISTERS, WARPS))
     if BULK:
@@ -155,7 +156,7 @@ def long_tiles(
 
 @triton.jit(do_not_specialize=["table_width"])
 def short_tiles(
-    q, pool_k, pool_v, page_table, y, part_peak, part_total, part_out, items, num_items, scale,
+    q, pool_k, pool_v, page_table, y, part_peak, part_total, part_out, arrived, items, num_items, scale,
     table_width, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, WARPS: tl.constexpr, ITEM_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -187,35 +188,32 @@ def short_tiles(
             tl.store(part_peak + part, peak)
             tl.store(part_total + part, total)
             tl.store(part_out + part[:, None] * D + dims[None, :], out)
+            tl.debug_barrier()
+            first = item - chunk
+            counter = arrived + first * K + key_head
+            if tl.atomic_add(counter, 1, sem="acq_rel") == num_chunks - 1:
+                tl.store(counter, 0)
+                tl.debug_barrier()
+                merge_parts(y + at, part_peak, part_total, part_out, first, num_chunks, key_head, live, K, D, ROWS)
 
 
 @triton.jit
-def merge_chunks(
-    y, part_peak, part_total, part_out, merges, num_merges,
-    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+def merge_parts(
+    at_y, part_peak, part_total, part_out, first, num_chunks, key_head, live,
+    K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program per (key head, segment of several chunks): their parts in order."""
-    begin()
-    key_head, merge = tl.program_id(0), tl.program_id(1)
-    if merge >= tl.load(num_merges):
-        return
-    entry = merges + merge * 4
-    first_row, num_tokens = tl.load(entry), tl.load(entry + 1)
-    first_item, num_chunks = tl.load(entry + 2), tl.load(entry + 3)
-    GROUP: tl.constexpr = H // K
+    """A segment's chunks in order, by the program whose part came last: who that is moves no bit."""
     rows, dims = tl.arange(0, ROWS), tl.arange(0, D)
-    token, head = rows // GROUP, key_head * GROUP + rows % GROUP
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, D], tl.float32)
     for chunk in range(num_chunks):
-        part = ((first_item + chunk) * K + key_head) * ROWS + rows
-        chunk_out = tl.load(part_out + part[:, None] * D + dims[None, :])
-        peak, total, out = merged(
-            peak, total, out, tl.load(part_peak + part), tl.load(part_total + part), chunk_out, ROWS, D
-        )
-    at = ((first_row + token).to(tl.int64) * H + head)[:, None] * D + dims[None, :]
-    tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=(token < num_tokens)[:, None])
+        part = ((first + chunk) * K + key_head) * ROWS + rows
+        chunk_peak = tl.load(part_peak + part, cache_modifier=".cg")
+        chunk_total = tl.load(part_total + part, cache_modifier=".cg")
+        chunk_out = tl.load(part_out + part[:, None] * D + dims[None, :], cache_modifier=".cg")
+        peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
+    tl.store(at_y, finished(out, total).to(at_y.dtype.element_ty), mask=live[:, None])
 
 
 class Tile(NamedTuple):
@@ -257,15 +255,12 @@ def attention(q: Any, kv: Any, scale: float) -> Any:
             CHUNK, BULK, LONG.registers, ITEM, num_warps=LONG.warps, num_stages=LONG.stages, **EARLY,
         )  # fmt: skip
     if work.short_grid:
-        tile = MANY_SHORT if work.merge_grid >= MANY else SHORT
+        tile = MANY_SHORT if work.segments >= MANY else SHORT
         short_tiles[(key_heads, work.short_grid)](
             q, *pools, table, y, *work.parts, work.short, work.counts[4:], scale, table.shape[1], heads, key_heads,
             size, tile.rows, CHUNK, BULK, tile.registers, tile.sharing, ITEM,
             num_warps=tile.warps, num_stages=tile.stages, **EARLY,
         )  # fmt: skip
-        merge_chunks[(key_heads, work.merge_grid)](
-            y, *work.parts, work.merges, work.counts[8:], heads, key_heads, size, tile.rows, num_warps=4, **EARLY
-        )
     return y
 
 

@@ -1,9 +1,9 @@
 """The chain: a matrix product whose every output walks k in order with one float32 accumulator.
 
-Maths       y[t, n] = round(chain over k of x[t, k] w[n, k], + bias[n]), or round(that + residual[t, n])
+Maths       y[t, n] = round(chain over k of x[t, k] w[n, k], + bias[n]); or, unrounded, residual[t, n] += that
             gated: y[t, n] = swiglu(round(chain(w[n])), round(chain(w[F + n]))), w [2F, K]
-Shapes      x [T, K] bf16, w [N, K] bf16, bias [N] f32, residual [T, N] bf16 -> y [T, N] bf16 or f32
-Rounding    fp32 accumulator and additions; to y's type before and after the residual: a library can't do it in one
+Shapes      x [T, K] bf16, w [N, K] bf16, bias [N] f32 -> y [T, N] bf16 or f32; residual [T, N] f32, in its place
+Rounding    fp32 accumulator and additions; once, to y's type; gated: both sums to x's type first
 Order       the matrix unit's k-steps, k increasing, from +0; no split of K, no atomics
 Same bits   for every T and row position, and for every schedule
 Free        the whole schedule: tile, k-step of the loop, operands swapped, warps, stages (admit.py)
@@ -25,7 +25,7 @@ from zerokl.ops.triton.swiglu import gate
 
 @triton.jit(do_not_specialize=["num_rows"])
 def chain(
-    x, w, bias, residual, y, num_rows, N, K,
+    x, w, bias, y, num_rows, N, K,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SWAPPED: tl.constexpr, EVEN: tl.constexpr,
     GATED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
@@ -66,22 +66,20 @@ def chain(
     if GATED:
         acc = gate(acc.to(x.dtype.element_ty).to(tl.float32), up.to(x.dtype.element_ty).to(tl.float32))
     if ADDED:
-        acc = acc.to(x.dtype.element_ty).to(tl.float32) + tl.load(residual + at_y, mask=inside, other=0.0).to(
-            tl.float32
-        )
+        acc += tl.load(y + at_y, mask=inside, other=0.0)
     tl.store(y + at_y, acc.to(y.dtype.element_ty), mask=inside)
 
 
 def run_chain(
-    x: Any, w: Any, y: Any, schedule: Schedule, bias: Any = None, residual: Any = None, gated: bool = False
+    x: Any, w: Any, y: Any, schedule: Schedule, bias: Any = None, added: bool = False, gated: bool = False
 ) -> Any:
-    """Fill y; `w` and `y` are tensors, y's width says how many columns there are."""
+    """Fill y, or add to it; `w` and `y` are tensors, y's width says how many columns there are."""
     rows, depth = x.shape
     columns = y.shape[1]
     wide = max(schedule.columns // 2, 16) if gated else schedule.columns
     chain[(triton.cdiv(columns, wide), triton.cdiv(rows, schedule.rows))](
-        x, w, bias, residual, y, rows, columns, depth, schedule.rows, wide, schedule.depth, schedule.swapped,
-        depth % schedule.depth == 0, gated, bias is not None, residual is not None,
+        x, w, bias, y, rows, columns, depth, schedule.rows, wide, schedule.depth, schedule.swapped,
+        depth % schedule.depth == 0, gated, bias is not None, added,
         num_warps=schedule.warps, num_stages=schedule.stages, **EXACT,
     )  # fmt: skip
     return y

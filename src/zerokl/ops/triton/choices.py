@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+PERSISTENT_FROM = 1024
+"""Rows from which a gated chain's tiles keep every processor busy."""
 LIBRARY_FROM = 24
 GATED_LIBRARY_FROM = 16
 """More rows than this are the library's: below, it is far too slow without split-K (276 us against 28 at 16 rows of a
@@ -29,10 +31,24 @@ class Schedule(NamedTuple):
     stages: int
 
 
+class Persistent(NamedTuple):
+    """How a gated chain is cut into tiles that a fixed number of programs work through."""
+
+    rows: int
+    columns: int
+    depth: int
+    band: int
+    """Rows of tiles that are worked through column by column."""
+    warps: int
+    stages: int
+
+
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
 LIBRARY = "library"
+
+Way = Schedule | Persistent | str
 
 
 class Shape(NamedTuple):
@@ -52,11 +68,11 @@ class Shape(NamedTuple):
 class Choices:
     """What was admitted on this machine, for the shapes of one model."""
 
-    admitted: dict[Shape, Schedule | str] = field(default_factory=dict)
+    admitted: dict[Shape, Way] = field(default_factory=dict)
     seen: set[Shape] = field(default_factory=set)
     """Every shape that was asked for: what a model's weights are called with, as `admit` needs to know."""
 
-    def of(self, shape: Shape) -> Schedule | str:
+    def of(self, shape: Shape) -> Way:
         """The admitted way; for a shape that nobody admitted, a schedule of ours."""
         way = self.admitted.get(shape)
         if way is None:
@@ -65,11 +81,13 @@ class Choices:
         return way
 
 
-def candidates(shape: Shape) -> list[Schedule | str]:
+def candidates(shape: Shape) -> list[Way]:
     """Ways to try, the best first; the reference schedule itself is the last resort."""
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
     library = [LIBRARY] if shape.rows > first and not shape.biased else []
-    return [*library, fallback(shape), REFERENCE]
+    fits = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
+    persistent = [TILES] if fits and shape.rows >= PERSISTENT_FROM else []
+    return [*persistent, *library, fallback(shape), REFERENCE]
 
 
 def fallback(shape: Shape) -> Schedule:
@@ -101,3 +119,4 @@ TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
 )
 GATED = Schedule(16, 64, 64, True, 2, 6)
 LARGE = Schedule(128, 128, 64, False, 8, 3)
+TILES = Persistent(128, 128, 64, 16, 8, 3)

@@ -1,4 +1,7 @@
-"""Rows of a weight, by id. An id below 0 names a token that the step before has drawn: -1 - its place there."""
+"""Rows of a weight as float32, by id: the residual stream begins.
+
+An id below 0 names a token that the step before has drawn: -1 - its place there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def embedding_rows(weight, ids, y, E: tl.constexpr, BLOCK: tl.constexpr):
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(ids + row).to(tl.int64)
     values = tl.load(weight + token * E + column, mask=column < E, other=0.0)
-    tl.store(y + row * E + column, values, mask=column < E)
+    tl.store(y + row * E + column, values.to(tl.float32), mask=column < E)
 
 
 @triton.jit
@@ -31,9 +34,9 @@ def resolve_ids(ids, drawn, resolved, num_ids, BLOCK: tl.constexpr):
 
 
 def embedding(weight: Any, ids: Any) -> Any:
-    """[N, K], [T] -> [T, K]."""
+    """[N, K] bf16, [T] -> [T, K] f32."""
     width = weight.values.shape[1]
-    y = torch.empty((len(ids), width), dtype=weight.values.dtype, device=ids.device)
+    y = torch.empty((len(ids), width), dtype=torch.float32, device=ids.device)
     block = min(2048, triton.next_power_of_2(width))
     embedding_rows[(len(ids), triton.cdiv(width, block))](weight.values, ids, y, width, block, num_warps=4, **EARLY)
     return y
@@ -44,3 +47,21 @@ def resolve(ids: Any, drawn: Any) -> Any:
     resolved = torch.empty_like(ids)
     resolve_ids[(triton.cdiv(len(ids), 1024),)](ids, drawn, resolved, len(ids), 1024, num_warps=4, **EARLY)
     return resolved
+
+
+@triton.jit
+def copy_rows(table, source, target, table_stride, width, BLOCK: tl.constexpr):
+    begin()
+    place = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(table + place * table_stride).to(tl.int64)
+    values = tl.load(source + row * width + column, mask=column < width)
+    tl.store(target + place * width + column, values, mask=column < width)
+
+
+def gather(table: Any, source: Any, target: Any) -> None:
+    """target[i] = source[table[i, 0]]."""
+    width, block = source.shape[1], 2048
+    copy_rows[(len(table), triton.cdiv(width, block))](
+        table, source, target, table.stride(0), width, block, num_warps=4, **EARLY
+    )

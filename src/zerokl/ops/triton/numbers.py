@@ -6,12 +6,16 @@ Each multiply-add is an explicit `tl.fma` or explicitly two operations: kernels 
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 INTERPRETED = triton.knobs.runtime.interpret
 """Kernels run as numpy programs, for tests where there is no GPU. Dots of bf16 don't work there."""
+
+NARROW = torch.float32 if INTERPRETED else torch.bfloat16
+"""What matrices and attention take. The residual stream between them is float32."""
 
 EXACT = {"enable_fp_fusion": False}
 """Every launch has this: a compiler's own multiply-adds would move bits with its version."""

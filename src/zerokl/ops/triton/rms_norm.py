@@ -1,7 +1,7 @@
 """Root mean square normalisation.
 
 Maths       y = x * (1 / sqrt(mean(x^2) + eps)) * w
-Shapes      x [T, E] bf16, w [E] f32 -> y [T, E] bf16; E up to 16,384
+Shapes      x [T, E] f32 or bf16, w [E] f32 -> y [T, E] bf16; E up to 16,384
 Rounding    fp32: squares, their sum, / E, + eps, square root, 1 / it, x * that, * w; then once to bf16
 Order       one row per program; the reduction's tree depends on E alone
 Same bits   for every T and row position
@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.numbers import EARLY, begin
+from zerokl.ops.triton.numbers import EARLY, NARROW, begin
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def rms_norm_rows(x, weight, y, eps, E: tl.constexpr, BLOCK: tl.constexpr):
 
 def rms_norm(x: Any, weight: Any, eps: float) -> Any:
     rows, width = x.shape
-    y = torch.empty_like(x)
+    y = torch.empty_like(x, dtype=NARROW)
     block = triton.next_power_of_2(width)
     rms_norm_rows[(rows,)](x, weight, y, eps, width, block, num_warps=warps_for(block), **EARLY)
     return y

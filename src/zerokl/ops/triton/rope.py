@@ -25,6 +25,8 @@ from zerokl.errors import ShapeError
 from zerokl.ops.triton.numbers import EARLY, begin
 
 HEADS = 8
+MANY_ROWS = 512
+"""From here on one program does a row's every head: fewer, longer programs. Free."""
 
 
 @triton.jit
@@ -71,12 +73,33 @@ def turn_table(positions, inv_freq, cos, sin, scale, num_angles, BLOCK: tl.const
 @triton.jit
 def turn_and_store(
     qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """One program per (row, GROUPS groups of heads)."""
+    begin()
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row)
+    for number in tl.static_range(GROUPS):
+        turn_group(
+            qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, row, slot, tl.program_id(1) * GROUPS + number, eps,
+            H, K, D, HEADS, NORMED,
+        )  # fmt: skip
+    first_value = H + K - tl.program_id(1) * GROUPS * HEADS
+    # A padding row must not reach the loads of the second condition.
+    if (slot >= 0) & (first_value < GROUPS * HEADS):  # noqa: SIM102
+        if is_last_of_new_page(slots, row, slot, tl.num_programs(0)):
+            for group in range(GROUPS):
+                zero_rest_of_page(pool_v, slot, group * HEADS - first_value, K, D, HEADS)
+
+
+@triton.jit
+def turn_group(
+    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, row, slot, group, eps,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
-    begin()
+    """HEADS heads of a row: queries to q, keys and values to the row's slot."""
     HALF: tl.constexpr = D // 2
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    head = group * HEADS + tl.arange(0, HEADS)
     pair = tl.arange(0, HALF)
     is_query, is_key, there = head < H, (head >= H) & (head < H + K), head < H + 2 * K
     at = (row * (H + 2 * K) + head)[:, None] * D + pair[None, :]
@@ -99,7 +122,6 @@ def turn_and_store(
     at_q = (row * H + head)[:, None] * D + pair[None, :]
     tl.store(q + at_q, first.to(kind), mask=is_query[:, None])
     tl.store(q + at_q + HALF, second.to(kind), mask=is_query[:, None])
-    slot = tl.load(slots + row)
     page, offset = (slot // 64).to(tl.int64), slot % 64
     key_head = tl.where(is_key, head - H, head - H - K)
     at_pool = ((page * K + key_head) * 64 + offset)[:, None] * D + pair[None, :]
@@ -109,9 +131,6 @@ def turn_and_store(
     tl.store(pool_k + at_pool + HALF, second.to(kind), mask=to_k)
     tl.store(pool_v + at_pool, first.to(kind), mask=to_v)
     tl.store(pool_v + at_pool + HALF, second.to(kind), mask=to_v)
-    if stored:  # noqa: SIM102 - a padding row must not reach the loads of the next condition
-        if is_last_of_new_page(slots, row, slot, tl.num_programs(0)):
-            zero_rest_of_page(pool_v, page, offset, tl.program_id(1) * HEADS - H - K, K, D, HEADS)
 
 
 @triton.jit
@@ -124,8 +143,9 @@ def is_last_of_new_page(slots, row, slot, num_rows):
 
 
 @triton.jit
-def zero_rest_of_page(pool_v, page, offset, first_head, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr):
+def zero_rest_of_page(pool_v, slot, first_head, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr):
     """Whatever an earlier owner left in the slots to come is no number that a product could meet: 0 x NaN is NaN."""
+    page, offset = (slot // 64).to(tl.int64), slot % 64
     place, dims = tl.arange(0, 64), tl.arange(0, D)
     zeros = tl.zeros([64, D], pool_v.dtype.element_ty)
     for i in range(HEADS):
@@ -159,8 +179,10 @@ def rotate_and_store(
         raise ShapeError(f"on the GPU all of a head is turned and its size is a power of two, not {size} numbers")
     q = torch.empty((len(qkv), num_heads, size), dtype=qkv.dtype, device=qkv.device)
     normed = q_norm is not None
-    turn_and_store[(len(qkv), triton.cdiv(num_heads + 2 * key_heads, HEADS))](
+    groups = triton.cdiv(num_heads + 2 * key_heads, HEADS)
+    together = groups if len(qkv) >= MANY_ROWS else 1
+    turn_and_store[(len(qkv), triton.cdiv(groups, together))](
         qkv, *turns, q_norm if normed else turns[0], k_norm if normed else turns[0], q, kv.k, kv.v, kv.ragged.slots,
-        eps, num_heads, key_heads, size, HEADS, normed, num_warps=4, **EARLY,
+        eps, num_heads, key_heads, size, HEADS, together, normed, num_warps=4, **EARLY,
     )  # fmt: skip
     return q

@@ -21,16 +21,18 @@ NO_ID = tl.constexpr(2147483647)
 
 
 @triton.jit
-def best_of_blocks(logits, temperatures, words, best, best_ids, vocabulary, num_blocks, BLOCK: tl.constexpr):
+def best_of_blocks(
+    logits, temperatures, words, best, best_ids, stride, vocabulary, num_blocks, BLOCK: tl.constexpr
+):  # fmt: skip
     """The best (value, id) among BLOCK ids of a row; the value is NaN if a logit is NaN or +inf."""
     begin()
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * vocabulary + ids, mask=ids < vocabulary, other=float("-inf"))
-    temperature = tl.load(temperatures + row)
+    temperature = tl.load(temperatures + row * stride)
     unsound = tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 0)
     if temperature > 0.0:
-        entry = words + row * 4
+        entry = words + row * stride
         counter = (block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)).to(tl.uint32)
         key_low = tl.load(entry).to(tl.uint32, bitcast=True)
         key_high = tl.load(entry + 1).to(tl.uint32, bitcast=True)
@@ -62,14 +64,29 @@ def best_of_rows(best, best_ids, drawn, num_blocks, WIDTH: tl.constexpr):
 
 
 def sample(logits: Any, temperatures: Any, words: Any) -> Any:
-    """[R, V] f32, temperatures [R] (0: argmax), words [R, 4] int32 (seed low, high, position, stream) -> ids [R]."""
+    """[R, V] f32, temperatures [R] (0: argmax), words [R, 4] int32 (seed low, high, position, stream) -> ids [R].
+
+    Temperatures and words may be columns of one table.
+    """
+    if temperatures.stride(0) != words.stride(0):
+        temperatures, words = torch.stack([temperatures] * 4, 1)[:, 0], words.contiguous()
     rows, vocabulary = logits.shape
     num_blocks = triton.cdiv(vocabulary, BLOCK)
     best = torch.empty((rows, num_blocks), dtype=torch.float32, device=logits.device)
     best_ids = torch.empty((rows, num_blocks), dtype=torch.int32, device=logits.device)
     drawn = torch.empty(rows, dtype=torch.int32, device=logits.device)
     best_of_blocks[(rows, num_blocks)](
-        logits, temperatures, words, best, best_ids, vocabulary, num_blocks, BLOCK, num_warps=8, **EARLY
+        logits,
+        temperatures,
+        words,
+        best,
+        best_ids,
+        words.stride(0),
+        vocabulary,
+        num_blocks,
+        BLOCK,
+        num_warps=8,
+        **EARLY,
     )
     best_of_rows[(rows,)](best, best_ids, drawn, num_blocks, triton.next_power_of_2(num_blocks), num_warps=1, **EARLY)
     return drawn

@@ -8,9 +8,9 @@ import torch
 
 from zerokl.errors import ShapeError
 from zerokl.ops.matrix import DeviceMatrix
-from zerokl.ops.triton.add import add
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import LIBRARY, Choices, Schedule, Shape
+from zerokl.ops.triton.choices import Choices, Persistent, Schedule, Shape, Way
+from zerokl.ops.triton.gated import run_persistent
 from zerokl.ops.triton.swiglu import swiglu
 
 CHOICES = Choices()
@@ -18,35 +18,38 @@ CHOICES = Choices()
 
 
 def linear(x: Any, weight: DeviceMatrix, bias: Any, residual: Any, wide: bool) -> Any:
-    """[T, K] -> [T, N], T a bucket; bf16, or float32 if `wide`."""
+    """[T, K] -> [T, N], T a bucket; bf16, or float32 if `wide`. A residual is added to in its place, and returned."""
     columns, depth = weight.shape
     if x.shape[1] != depth:
         raise ShapeError(f"x must be [T, {depth}], not {list(x.shape)}")
-    shape = Shape(len(x), columns, depth, False, bias is not None, residual is not None, wide)
-    y = empty(x, columns, torch.float32 if wide else None)
-    return compute(CHOICES.of(shape), x, weight.values, y, bias, residual)
+    added = residual is not None
+    y = residual if added else empty(x, columns, torch.float32 if wide else None)
+    shape = Shape(len(x), columns, depth, False, bias is not None, added, wide)
+    return compute(CHOICES.of(shape), x, weight.values, y, bias, added)
 
 
 def gated_linear(x: Any, weight: DeviceMatrix, bias: Any) -> Any:
     """swiglu(linear(x)): [T, K] -> [T, N / 2]."""
     columns, depth = weight.shape[0] // 2, weight.shape[1]
     way = CHOICES.of(Shape(len(x), columns, depth, True, bias is not None))
-    if way == LIBRARY:
-        return swiglu(compute(way, x, weight.values, empty(x, 2 * columns), bias, None))
-    return compute(way, x, weight.values, empty(x, columns), bias, None, gated=True)
+    return compute(way, x, weight.values, empty(x, columns), bias, gated=True)
 
 
-def compute(way: Schedule | str, x: Any, w: Any, y: Any, bias: Any, residual: Any, gated: bool = False) -> Any:
-    """Fill y by one way."""
+def compute(way: Way, x: Any, w: Any, y: Any, bias: Any = None, added: bool = False, gated: bool = False) -> Any:
+    """Fill y, or add to it, by one way."""
     if isinstance(way, Schedule):
-        return run_chain(x, w, y, way, bias, residual, gated)
-    if residual is None:
-        return library(x, w, y)
-    return add(library(x, w, empty(x, len(w))), residual, y)
+        return run_chain(x, w, y, way, bias, added, gated)
+    if isinstance(way, Persistent):
+        return run_persistent(x, w, y, way)
+    if gated:
+        return swiglu(library(x, w, empty(x, len(w))))
+    return library(x, w, y, added)
 
 
-def library(x: Any, w: Any, y: Any) -> Any:
-    """cuBLAS with split-K forbidden. (With a residual as its C it rounds the sum first too, but copies the C.)"""
+def library(x: Any, w: Any, y: Any, added: bool = False) -> Any:
+    """cuBLAS with split-K forbidden; y += in float32 is one rounding of its accumulator plus y, as a chain's is."""
+    if added:
+        return torch.addmm(y, x, w.t(), out_dtype=torch.float32, out=y)
     if y.dtype == torch.float32:
         return torch.mm(x, w.t(), out_dtype=torch.float32, out=y)
     return torch.mm(x, w.t(), out=y)
