@@ -1,0 +1,128 @@
+"""Every way to compute a model's linear layers on this GPU: admitted or not, how fast, and the library's own choice.
+
+`default` is the library (cuBLAS) as torch calls it untouched: it may split K, which is what an engine without promises
+uses. Its bits are compared as well, so the table shows which of its choices would have been rejected. Times are
+microseconds inside a captured graph, weights rotated past the L2 cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from zerokl.ops.triton import admit
+from zerokl.ops.triton.admit import Inputs, differing, inputs, outcome
+from zerokl.ops.triton.choices import REFERENCE, Schedule, Shape, Way, candidates
+from zerokl.ops.triton.ways import forbid_split_k
+
+MOST_HEAD_ROWS = 256
+"""More rows of logits are made slice by slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One layer at one number of rows."""
+
+    layer: str
+    shape: Shape
+    ways: dict[str, tuple[float, int]]
+    """Way -> (microseconds, outputs with other bits than the reference schedule's)."""
+    default: tuple[float, int]
+
+    @property
+    def chosen(self) -> str:
+        """The first that is admitted: candidates come in the order in which admission tries them."""
+        return next(way for way, (_, differ) in self.ways.items() if not differ)
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster than the library's own choice."""
+        return self.default[0] / self.ways[self.chosen][0]
+
+
+def layers_of(axes: dict[str, int]) -> dict[str, Shape]:
+    """The matrix products of a plain decoder of these sizes."""
+    E, F, H, K, D, V = (axes[letter] for letter in "EFHKDV")
+    return {
+        "qkv": Shape(0, (H + 2 * K) * D, E),
+        "out": Shape(0, E, H * D, added=True),
+        "gate_up": Shape(0, F, E, gated=True),
+        "down": Shape(0, E, F, added=True),
+        "head": Shape(0, V, E, wide=True),
+    }
+
+
+def measured(layers: dict[str, Shape], rows: Sequence[int]) -> Iterator[Line]:
+    """The table, line by line."""
+    for name, kind in layers.items():
+        counts = [count for count in rows if not kind.wide or count <= MOST_HEAD_ROWS]
+        given = inputs(kind, max(counts), "cuda", admit.KINDS[0])
+        expected = outcome(REFERENCE, kind, given, max(counts))
+        weights = [given.w, *(given.w.clone() for _ in range(max(1, min(6, 120_000_000 // given.w.nbytes))))]
+        for count in counts:
+            shape = kind._replace(rows=count)
+            ways = [way for way in dict.fromkeys(candidates(shape)) if is_sane(way, count)]
+            found = {name_of(way): timed(way, kind, given, weights, expected, count) for way in ways}
+            yield Line(name, shape, found, untouched(kind, given, weights, expected, count))
+
+
+def is_sane(way: Way, rows: int) -> bool:
+    """The reference schedule, which is there to be right, takes too long for many rows."""
+    return not isinstance(way, Schedule) or way != REFERENCE or rows <= MOST_HEAD_ROWS
+
+
+def timed(way: Way, kind: Shape, given: Inputs, weights: list[Any], expected: Any, rows: int) -> tuple[float, int]:
+    """As a step calls it: a residual's rows, which are added to in their place, are not copied first."""
+    differ = differing(outcome(way, kind, given, rows), expected[:rows])
+    residual = given.residual.clone() if kind.added else None
+    calls = [partial(admit.run, way, kind, Inputs(given.x, w, None, residual), rows) for w in weights]
+    return graph_us(calls), differ
+
+
+def untouched(kind: Shape, given: Inputs, weights: list[Any], expected: Any, rows: int) -> tuple[float, int]:
+    """The library by its own heuristics. What comes after the product (gate, residual) is not timed."""
+    torch.backends.cuda.preferred_blas_library("cublas")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    try:
+        x = given.x[:rows]
+        took = graph_us([partial(torch.mm, x, w.t()) for w in weights])
+        raw = torch.mm(x, given.w.t(), out_dtype=torch.float32)
+    finally:
+        forbid_split_k()
+    plain = Shape(rows, len(given.w), kind.depth, wide=True)
+    step = 2048  # the reference's float32 products of all rows at once may not fit
+    differ = sum(
+        differing(raw[i : i + step], outcome(REFERENCE, plain, Inputs(x[i : i + step], given.w, None, None), step))
+        for i in range(0, rows, step)
+    )
+    return took, differ
+
+
+def name_of(way: Way) -> str:
+    return way if isinstance(way, str) else f"{type(way).__name__.lower()} {' '.join(str(int(x)) for x in way)}"
+
+
+def graph_us(calls: Sequence[Callable[[], Any]]) -> float:
+    """Microseconds per call, in a captured graph of them all; the best of three replays of it."""
+    for call in calls[:2]:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    graph.replay()
+    best = float("inf")
+    for _ in range(3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, begin.elapsed_time(end) / 2 / len(calls) * 1000)
+    return best
