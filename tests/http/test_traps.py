@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -16,7 +18,7 @@ from tests.http.conftest import says
 from tests.http.live import Live, live
 from tests.http.raw import frames
 from tests.http.toy import BOS, toy_files
-from zerokl.errors import EngineError
+from zerokl.errors import EngineError, InvalidRequest
 from zerokl.server.completions_body import CompletionChoice
 from zerokl.server.job import Job, Prompt
 from zerokl.server.scores import NATIVE_FLOOR, OPENAI_FLOOR, Rows, floats
@@ -215,6 +217,21 @@ def test_trap_17_frames_are_never_joined(server: Live) -> None:
         assert [frame["meta_info"]["completion_tokens"] for frame in got] == list(range(1, 41))
 
 
+def test_trap_18_jinja2s_sandbox_is_the_reference_for_templates() -> None:
+    """What minijinja does otherwise by itself: blanks around blocks, loop controls, tojson, raise_exception."""
+    source = (
+        "{% for m in messages %}\n  {% if loop.index == 3 %}{% break %}{% endif %}\n{{ m.content | tojson }}\n"
+        "{% generation %}{{ {'b': 1, 'a': '<é>'} | tojson(sort_keys=true) }}{% endgeneration %}{% endfor %}"
+        "{{ 1e20 }} {{ '%.2f' % 0.5 }} {{ 'a b c'.rsplit(' ', 1) }} {{ 'aß'.title() }}"
+    )
+    template = Tokenizer(replace(toy_files(), chat_template=source)).chat
+    got = template.render([{"role": "user", "content": text} for text in ("<a>", "é'", "never")])
+    assert got == '"<a>"\n{"a": "<é>", "b": 1}"é\'"\n{"a": "<é>", "b": 1}1e+20 0.50 [\'a b\', \'c\'] Aß'
+    refusing = Tokenizer(replace(toy_files(), chat_template="{{ raise_exception('roles must alternate') }}")).chat
+    with pytest.raises(InvalidRequest, match="roles must alternate"):
+        refusing.render([{"role": "user", "content": "a"}])
+
+
 def test_trap_19_messages_and_tools_reach_the_template_as_sent() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": 2}}}
     files = toy_files()
@@ -238,6 +255,37 @@ def test_trap_20_without_a_test_clock_ids_differ() -> None:
         assert server.generate(text="a", sampling_params=GREEDY)["meta_info"]["e2e_latency"] > 0
 
 
+def test_trap_21_frontends_add_up_nothing_but_whole_numbers(server: Live) -> None:
+    """Of all numbers in an answer with two prompts and two samples only logprobs and the latency have fractions."""
+    body = {"prompt": ["ab", "tenth"], "n": 2, "max_tokens": 3, "seed": 1, "logprobs": 2, "echo": True}
+    completion = server.post("/v1/completions", body).json()
+    chat = {
+        "messages": [{"role": "user", "content": "a"}],
+        "n": 2,
+        "max_tokens": 3,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    answers = [completion, server.post("/v1/chat/completions", chat).json()]
+    native = {"text": ["ab", "tenth"], "sampling_params": {"n": 2, "max_new_tokens": 3}}
+    answers.append(server.post("/generate", native).json())
+    for path in fractions(answers):
+        assert "logprob" in path or path.endswith("e2e_latency"), path
+    assert completion["usage"]["total_tokens"] == 2 + 5 + 4 * 3
+
+
+def fractions(value: Any, path: str = "") -> Iterator[str]:
+    """Where floats stand."""
+    if isinstance(value, float):
+        yield path
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from fractions(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from fractions(item, path)
+
+
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, 259, -1])
 def test_trap_22_an_id_is_an_integer_of_the_vocabulary(server: Live, value: Any) -> None:
     response = server.post("/generate", {"input_ids": [5, value]})
@@ -251,3 +299,17 @@ def test_two_ids_of_one_text_collide_and_the_likelier_stays() -> None:
     top = Logprobs(1, 2, 0, struct.pack("<f", -1), struct.pack("<2i", 7, 8), struct.pack("<2f", -1, -2))
     choice.add(Record(1, [7], logprobs=top))
     assert choice.take()["logprobs"]["top_logprobs"] == [{"same": -1.0}]
+
+
+def test_trap_23_names_and_labels_of_figures_depend_on_no_traffic() -> None:
+    """One list in one order, whole before the first request: what Rust writes can be compared line by line."""
+    with live() as server:
+
+        def names() -> list[str]:
+            return [line for line in server.client.get("/metrics").text.splitlines() if line.startswith("#")]
+
+        before = names()
+        for path, body in (("/generate", {"text": "ab"}), ("/v1/completions", {"prompt": 3}), ("/nowhere", {})):
+            server.post(path, body)
+        assert names() == before
+        assert len(before) == 2 * len({line.split()[2] for line in before})
