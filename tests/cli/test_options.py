@@ -11,6 +11,7 @@ from zerokl.cli import serve as serve_module
 from zerokl.cli.main import commands
 from zerokl.cli.options import flag_of
 from zerokl.config import Config, options
+from zerokl.errors import ConfigError
 
 
 def served(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Config:
@@ -107,3 +108,9 @@ def test_a_wrong_command_names_the_nearest() -> None:
 
 def test_the_version() -> None:
     assert CliRunner().invoke(commands, ["--version"]).output.startswith("zerokl, version ")
+
+
+def test_an_empty_key_is_refused_and_opens_nothing() -> None:
+    """As `--api-key "$KEY"` where KEY was never set."""
+    with pytest.raises(ConfigError, match="--api-key is empty"):
+        serve_module.run(Config(api_key=("",)))

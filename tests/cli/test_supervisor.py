@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.checkpoints.tiny import make_tiny_llama
 from tests.cli.served import Served, served
 from tests.http.live import wait_until
+from zerokl.cli.supervisor import Child, Supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -98,6 +100,35 @@ def test_no_process_outlives_the_supervisor(number: signal.Signals) -> None:
         server.process.send_signal(number)
         server.process.wait(20)
         wait_until(lambda: not any(map(alive, children)))
+
+
+def test_what_dies_before_it_works_again_is_started_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    sleeper, dying = (
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        [sys.executable, "-c", "raise SystemExit(3)"],
+    )
+    engine = Child("engine", sleeper)
+    with Supervisor(engine, Child("frontend", sleeper)) as supervisor:
+        waits: list[float] = []
+
+        def wait(seconds: float) -> bool:
+            waits.append(seconds)
+            return len(waits) == 5
+
+        monkeypatch.setattr(supervisor._ended, "wait", wait)
+        answers = iter([True])
+        engine.command = dying
+
+        def break_engine() -> None:
+            engine.signal(signal.SIGKILL)
+
+        thread = threading.Thread(target=supervisor.watch, args=(lambda: next(answers, False), break_engine))
+        thread.start()
+        wait_until(lambda: len(waits) == 5)
+        supervisor._take_signal(signal.SIGTERM, None)
+        thread.join(10)
+    assert waits == [0.2, 0.4, 0.8, 1.6, 3.2]
 
 
 def test_a_port_in_use_is_one_line() -> None:

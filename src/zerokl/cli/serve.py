@@ -6,6 +6,7 @@ import dataclasses
 import http.client
 import importlib.util
 import json
+import os
 import secrets
 import socket
 from pathlib import Path
@@ -39,12 +40,19 @@ def run(config: Config, dry_run: bool = False) -> int:
         config = settled(config)
         click.echo(json.dumps(shown(config) | {"memory": memory_figures(config)}, indent=2))
         return 0
+    check_keys(config)
     check_extras(config)
     listener = listen(config.host, config.port)
     with new_run_folder() as name, supervised(Path(name), listener) as supervisor:
         config = settled(config)
         write_run_folder(Path(name), config)
         return watch(supervisor, listener, config)
+
+
+def check_keys(config: Config) -> None:
+    """A variable that was never set must not open the server to everybody."""
+    if not all(config.api_key):
+        raise ConfigError("--api-key is empty: leave it out for a server without keys")
 
 
 def check_extras(config: Config) -> None:
@@ -101,7 +109,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=4096)
     except OSError as error:
-        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror}") from error
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ConfigError(f"can't listen on {host}:{port}: {reason}") from error
     listener.set_inheritable(True)
     return listener
 

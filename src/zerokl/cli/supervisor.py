@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -25,6 +24,8 @@ DRAIN_S = 35.0
 """How long the frontend may take to end its open requests; its own limit is 30 s."""
 END_S = 10.0
 RESTART_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 30.0
+"""Each death before the server was well again doubles the pause, so that what can't work any more doesn't spin."""
 POLL_S = 0.02
 
 
@@ -63,7 +64,12 @@ class Supervisor:
         self._deaths: queue.SimpleQueue[tuple[Child, int] | None] = queue.SimpleQueue()
         self._watching = False
         self._ending = False
+        self._ended = threading.Event()
         self._ready = False
+        """It has worked once."""
+        self._well = False
+        """It works, as far as is known."""
+        self._pause_s = RESTART_PAUSE_S
 
     def __enter__(self) -> Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,11 +91,13 @@ class Supervisor:
         """Until a signal: 0. Or until a child failed before `is_ready` was true once: 1."""
         self._watching = True
         while not self._ending:
-            if not self._ready and is_ready():
-                self._ready = True
-                on_ready()
+            if not self._well and is_ready():
+                self._well, self._pause_s = True, RESTART_PAUSE_S
+                if not self._ready:
+                    self._ready = True
+                    on_ready()
             try:
-                death = self._deaths.get(timeout=None if self._ready else POLL_S)
+                death = self._deaths.get(timeout=None if self._well else POLL_S)
             except queue.Empty:
                 continue
             if death is None:
@@ -104,8 +112,10 @@ class Supervisor:
             log.error("the %s ended with status %d before the server was ready", child.name, status)
             return False
         log.warning("the %s ended with status %d; starting it again", child.name, status)
-        time.sleep(RESTART_PAUSE_S)
-        self._start(child)
+        self._well = False
+        if not self._ended.wait(self._pause_s):
+            self._start(child)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return True
 
     def _start(self, child: Child) -> None:
@@ -122,6 +132,7 @@ class Supervisor:
             for child in (self.frontend, self.engine):
                 child.signal(signal.SIGKILL)
         self._ending = True
+        self._ended.set()
         self._deaths.put(None)
 
 
