@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from zerokl.cli import serve as serve_module
+from zerokl.cli.complaints import in_one_line
 from zerokl.cli.main import commands
 from zerokl.cli.options import flag_of
 from zerokl.config import Config, options
@@ -114,3 +117,16 @@ def test_an_empty_key_is_refused_and_opens_nothing() -> None:
     """As `--api-key "$KEY"` where KEY was never set."""
     with pytest.raises(ConfigError, match="--api-key is empty"):
         serve_module.run(Config(api_key=("",)))
+
+
+def test_a_full_disk_is_one_line_and_a_bug_is_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def forbidden() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/models/x")
+
+    assert (in_one_line(full), in_one_line(forbidden)) == (2, 2)
+    assert capsys.readouterr().err == "Error: No space left on device\nError: /models/x: Permission denied\n"
+    with pytest.raises(FileNotFoundError):
+        in_one_line(lambda: (tmp_path / "no").open() and None)

@@ -106,3 +106,23 @@ def test_a_strange_request_id_hurts_nobody(peer: socket.socket, value: bytes) ->
     assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400")), answer
     if answer.startswith(b"HTTP/1.1 200"):
         assert b"\r\nx-request-id: " + value + b"\r\n" in answer
+
+
+@pytest.mark.parametrize("endless", [b"x: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n", b"y" * 10_000])
+def test_a_head_without_end_is_refused_and_the_connection_closed(peer: socket.socket, endless: bytes) -> None:
+    """Nothing else would bound the memory that one connection takes."""
+    peer.sendall(b"GET /version HTTP/1.1\r\nhost: t\r\nx: ")
+    with pytest.raises(ConnectionError):  # noqa: PT012
+        for _ in range(100_000):
+            peer.sendall(endless)
+
+
+def test_a_long_head_within_the_limit_is_taken(peer: socket.socket) -> None:
+    peer.sendall(request(BODY, head=f"x-long: {'y' * 60_000}\r\n"))
+    assert read_until(peer, b"}").startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_who_asks_for_a_websocket_is_answered_in_http(peer: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    peer.sendall(b"GET /version HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+    assert read_until(peer, b"}").startswith(b"HTTP/1.1 200 OK\r\n")
+    assert caplog.text == ""

@@ -8,7 +8,7 @@ import importlib
 import click
 
 import zerokl
-from zerokl.errors import CallerError, NoRoom
+from zerokl.cli.complaints import in_one_line
 
 COMMANDS = {
     "serve": ("zerokl.cli.serve", "serve", "Serve a model over HTTP."),
@@ -57,8 +57,4 @@ def commands() -> None:
 
 def main() -> None:
     """The console script. What the caller got wrong is one line, without a traceback."""
-    try:
-        commands()
-    except (CallerError, NoRoom) as error:
-        click.echo(f"Error: {error}", err=True)
-        raise SystemExit(2) from None
+    raise SystemExit(in_one_line(commands))

@@ -14,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 STALLED_S = 60.0
 """A client whose buffers stay full for so long is given up."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a head that doesn't end; then it is answered 400 and hung up on. The parser itself has no limit."""
 OUTLET = "zerokl.outlet"
 """The ASGI extension under which an exchange finds its way out."""
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
@@ -24,9 +26,23 @@ class Connection(HttpToolsProtocol):
 
     gone: Callable[[], None] | None = None
     _stalled: asyncio.TimerHandle | None = None
+    _head_bytes: int | None = None
+    """Received of a head that isn't complete; None outside of one."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        self._head_bytes = None
         self.scope["extensions"] = {OUTLET: {OUTLET: Outlet(self, self.cycle)}}
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -42,6 +58,9 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._forget_stall()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A request to speak WebSocket is answered as if it hadn't asked; uvicorn would advise to install something."""
 
     def _forget_stall(self) -> None:
         if self._stalled is not None:
