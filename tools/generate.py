@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import tomllib
 from collections.abc import Callable
@@ -46,8 +47,27 @@ def option_line(field: dataclasses.Field[Any]) -> str:
     return f"| {names} | {default} | {'**bits**' if field.metadata['bits'] else ''} | {about} |"
 
 
+MODELS = ROOT / "docs" / "models.json"
+BEGIN, END = "<!-- from docs/models.json, by make docs -->", "<!-- end -->"
+
+
+def models_page() -> str:
+    """docs/models.md with the table of tools/model_table.py's results between its two marks."""
+    before, rest = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").split(BEGIN)
+    lines = [
+        "| architecture | format | error, in times of transformers' | values compared | differing |",
+        "|---|---|---|---|---|",
+    ]
+    for row in json.loads(MODELS.read_text()):
+        unequal = f", {len(row['not equal'])} cases could not run" if row["not equal"] else ""
+        cells = [row["architecture"], row["format"], row["error"], f"{row['values']:,}", f"{row['differing']}{unequal}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return before + "\n".join([BEGIN, *lines, END]) + rest.split(END)[1]
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "src/zerokl/wire/messages.py": wire_messages,
+    "docs/models.md": models_page,
     "docs/options.md": options_page,
     "docs/http-api.md": reference.page,
     "docs/sglang-flags.md": sglang_launch.document,

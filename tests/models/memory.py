@@ -29,6 +29,8 @@ class MemoryTensor:
     def array(self) -> np.ndarray:
         return self.stored
 
+    def forget(self) -> None: ...
+
 
 @dataclass
 class MemoryCheckpoint:

@@ -72,6 +72,13 @@ def view(mapped: mmap.mmap, offset: int, dtype: str, shape: tuple[int, ...]) -> 
     return (array if array.flags.aligned else array.copy()).reshape(shape)
 
 
+def forget(mapped: mmap.mmap, offset: int, num_bytes: int) -> None:
+    """Let go of the pages of these bytes. Reading them again finds them in the system's cache."""
+    start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+    if num_bytes and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED, start, offset + num_bytes - start)
+
+
 def _reason(error: BaseException) -> str:
     """The operating system's words, without the path and number that Python adds."""
     if isinstance(error, OSError) and error.strerror:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from zerokl.checkpoints.files import fail, map_file, view
+from zerokl.checkpoints.files import fail, forget, map_file, view
 from zerokl.checkpoints.names import check_tensor_name
 from zerokl.checkpoints.quantised import LAYOUTS, dequantise
 from zerokl.checkpoints.view import Array, Tensor
@@ -182,7 +182,8 @@ def _place(path: Path, mapped: mmap.mmap, start: int, alignment: int, infos: lis
         end = offset + nbytes
         if start + end > len(mapped):
             fail(path, f"truncated: tensor {name!r} ends at byte {start + end} of {len(mapped)}")
-        tensors[name] = Tensor(name, shape, kind, nbytes, partial(_read, mapped, start + offset, kind, shape, nbytes))
+        read = partial(_read, mapped, start + offset, kind, shape, nbytes)
+        tensors[name] = Tensor(name, shape, kind, nbytes, read, partial(forget, mapped, start + offset, nbytes))
     return {info[0]: tensors[info[0]] for info in infos}
 
 

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from zerokl.checkpoints.files import fail, map_file, parse_json, read_json, view
+from zerokl.checkpoints.files import fail, forget, map_file, parse_json, read_json, view
 from zerokl.checkpoints.names import check_tensor_name
 from zerokl.checkpoints.view import Tensor
 
@@ -73,7 +73,8 @@ def read_file(path: Path) -> dict[str, Tensor]:
             fail(path, f"tensor {name!r} starts at byte {begin} of the data, but the one before it ends at {end}")
         end = stop
         read = partial(_read, path, name, mapped, start + begin, dtype, shape)
-        tensors[name] = Tensor(name, shape, dtype, stop - begin, read)
+        drop = partial(forget, mapped, start + begin, stop - begin)
+        tensors[name] = Tensor(name, shape, dtype, stop - begin, read, drop)
     if end != size - start:
         fail(path, f"the tensors need {end} bytes of data, but the file has {size - start} (truncated or too long)")
     return tensors

@@ -34,6 +34,8 @@ class Tensor:
     nbytes: int
     """As stored."""
     read: Callable[[], Array] = field(repr=False, compare=False)
+    forget: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    """Let go of the mapped pages that were read: they stay in the system's cache, but are this process's no more."""
 
     def array(self) -> Array:
         """The exact values: F32 as float32, F16 as float16, BF16 as its bits in uint16, a block type as float32.

@@ -37,6 +37,8 @@ class Tensor(Protocol):
     @property
     def dtype(self) -> str: ...
     def array(self) -> np.ndarray: ...
+    @property
+    def forget(self) -> Callable[[], None]: ...
 
 
 class Checkpoint(Protocol):
@@ -233,7 +235,10 @@ def read(
     if len({part.dtype for part in parts}) > 1:
         parts = [exact_float32(part) for part in parts]
     place = Place(STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype, device)
-    return row.how(parts, place if share is None else place_in(share, spread(row.shape)[0], config.axes, place))
+    value = row.how(parts, place if share is None else place_in(share, spread(row.shape)[0], config.axes, place))
+    for name, _ in sources:
+        tensors[name].forget()
+    return value
 
 
 def place_in(share: Share, shape: str, axes: Mapping[str, int], place: Place) -> Place:
