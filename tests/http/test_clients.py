@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import subprocess
 from typing import Any, Literal
@@ -125,11 +124,11 @@ def test_curl_streams(server: Live) -> None:
 
 @needs_curl
 def test_every_curl_line_of_the_reference_works(server: Live) -> None:
+    """As a shell runs it, with a word more that prints the status."""
     for route in ROUTES:
-        if "$(" in (line := curl(route)):
-            continue
-        arguments = shlex.split(line.replace(URL, server.url).replace("[504,1234]", "[104,105]"))[2:]
-        status = run_curl("-o", "/dev/null", "-w", "%{http_code}", *arguments)
+        line = curl(route).replace(URL, server.url).replace("[504,1234]", "[104,105]")
+        told = line.replace("curl ", "curl -o /dev/null -w '%{http_code}' ", 1)
+        status = subprocess.run(["sh", "-c", told], capture_output=True, text=True, timeout=20, check=False).stdout
         assert status == ("400" if route.path == "/update_weights_from_disk" else "200"), line
 
 

@@ -34,7 +34,8 @@ def page() -> str:
 def curl(route: Route) -> str:
     """A line that works against a running server."""
     path = route.path.replace("{id}", "$(curl -s " + URL + '/v1/models | sed \'s/.*"id":"\\([^"]*\\)".*/\\1/\')')
-    return f"curl -s {URL}{path}{EXAMPLES.get(route.path, '')}"
+    flags = "-sf" if "HEAD" in route.methods else "-s"  # what a probe says is its status alone
+    return f"curl {flags} {URL}{path}{EXAMPLES.get(route.path, '')}"
 
 
 def _head() -> list[str]:
@@ -44,6 +45,8 @@ def _head() -> list[str]:
         "Made by `make docs` from `server/routes.py` and `server/fields.json`.",
         "Bodies are JSON whatever the content type.",
         'null means "not given". Every error is `{"error":{"message","type","param","code"}}`.',
+        f"To wait until the server is ready: `until curl -sf {URL}/health; do sleep 1; done`",
+        "(without `-f` curl takes a 503 for success).",
         "",
     ]
 
