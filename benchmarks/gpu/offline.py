@@ -20,6 +20,8 @@ from zerokl.engine.loop import Engine
 from zerokl.models import qwen3
 from zerokl.models.model import Model
 from zerokl.models.weights import Parameters
+from zerokl.ops.triton.choices import LIBRARY, Persistent, candidates
+from zerokl.runner import cuda
 from zerokl.runner.cuda import CudaRunner, Options
 from zerokl.runner.cuda_start import describe
 from zerokl.scheduler import Limits, Scheduler
@@ -75,6 +77,21 @@ def random_model(layers: int | None = None) -> Model:
     return Model("Qwen3ForCausalLM", qwen3, config, weights, config.context_length)
 
 
+def without_admission() -> None:
+    """An experiment: the library by its own heuristics, split-K included, wherever nothing of ours is taken first."""
+
+    def take_all(choices, kinds, buckets, *_):
+        for shape in (kind._replace(rows=rows) for kind in kinds for rows in buckets):
+            first = candidates(shape)[0]
+            choices.admitted[shape] = first if isinstance(first, Persistent) or shape.biased else LIBRARY
+        return []
+
+    torch.backends.cuda.preferred_blas_library("cublas")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    cuda.forbid_split_k = lambda: None
+    cuda.admit = take_all
+
+
 def run(runner: CudaRunner, requests: int, prompt: int, outputs: int, budget: int) -> tuple[float, int]:
     """(seconds, steps)."""
     limits = Limits(
@@ -102,7 +119,10 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=8192)
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--profile", nargs="*", default=[], help="cases whose kernels torch's profiler times")
+    parser.add_argument("--library-default", action="store_true", help="no admission, no promise: what bits cost")
     given = parser.parse_args()
+    if given.library_default:
+        without_admission()
     began = time.perf_counter()
     model = random_model(given.layers)
     loaded = time.perf_counter()

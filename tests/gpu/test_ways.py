@@ -117,8 +117,8 @@ def test_tiles_that_programs_take_in_turn_give_the_reference_bits(rows):
 
 @pytest.mark.device
 def test_the_table_of_kernels_shows_who_was_chosen_and_who_differs():
-    from zerokl.bench.cli import text_of
     from zerokl.bench.kernels import measured
+    from zerokl.cli.bench import text_of
 
     layers = {"out": Shape(0, 4096, 4096, added=True), "gate_up": Shape(0, 512, 512, gated=True)}
     lines = list(measured(layers, [1, 64]))

@@ -17,7 +17,7 @@ COMMANDS = {
     "check": ("zerokl.check.cli", "check", "Prove that a server's bits don't move."),
     "record": ("zerokl.check.recording", "record_command", "Keep a server's answers with all their bits."),
     "replay": ("zerokl.check.recording", "replay_command", "Compare kept answers with a server of today."),
-    "bench": ("zerokl.bench.cli", "bench", "Measure the speed of a server, an engine, kernels."),
+    "bench": ("zerokl.cli.bench", "bench", "Measure the speed of a server, an engine, kernels."),
     "eval": ("zerokl.evals.cli", "evaluate", "Evaluate a server's answers, with honest error bars."),
     "suite": ("zerokl.suites.cli", "suite", "Run tests by stage, one process per file."),
 }

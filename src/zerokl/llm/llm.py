@@ -105,6 +105,11 @@ class LLM:
         return self._parts.hello.fingerprint
 
     @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        return self._parts.served.vocab
+
+    @property
     def context_length(self) -> int:
         return self._parts.served.context
 

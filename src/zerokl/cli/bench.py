@@ -1,0 +1,165 @@
+"""`zerokl bench`: speed of a server, of the engine alone, of the GPU's kernels."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerokl.bench.load import Load
+from zerokl.cli.generate import SERVER_OPTIONS
+from zerokl.cli.options import config_of, config_options
+from zerokl.errors import CallerError
+
+QWEN3_8B = {"E": 4096, "F": 12288, "H": 32, "K": 8, "D": 128, "V": 151936}
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed."""
+
+
+def load_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--requests", default=200, show_default=True, type=click.IntRange(1), help="How many."),
+        click.option("--input-tokens", default=512, show_default=True, type=click.IntRange(1), help="Of a prompt."),
+        click.option("--output-tokens", default=128, show_default=True, type=click.IntRange(1), help="To generate."),
+        click.option(
+            "--shape",
+            default="random",
+            show_default=True,
+            type=click.Choice(["fixed", "random", "chat"]),
+            help="Lengths: all alike, from half to one and a half, or log-normal as people talk.",
+        ),
+        click.option("--load-seed", default=0, show_default=True, help="Lengths, words and arrivals follow from it."),
+        click.option("--json", "to_json", type=click.Path(path_type=Path), help="Write the figures to this file."),
+    ):
+        command = option(command)
+    return command
+
+
+@bench.command()
+@click.argument("url")
+@load_options
+@click.option("--concurrency", default=64, show_default=True, type=click.IntRange(1), help="Requests at a time.")
+@click.option("--rate", default=0.0, help="Requests a second, arriving at random; 0: all at once.")
+@click.option("--shared", default=0.0, type=click.FloatRange(0, 1), help="Part of each prompt that all have in common.")
+@click.option("--ids", default=0, help="Prompts of random token ids below this number instead of words.")
+@click.option("--model", default="", help="Model name to send; else the server's first.")
+@click.option("--api-key", default="", help="Sent as a bearer token.")
+@click.option("--extra", default="{}", help="JSON object: more fields of each request.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write a plot (SVG) to this file.")
+def serve(url: str, to_json: Path | None, plot: Path | None, load_seed: int, **values: Any) -> None:
+    """Time a server's streams: URL is the base of anything that speaks OpenAI's /v1/completions."""
+    from zerokl.bench import plot as plots
+    from zerokl.bench import serve as serving
+
+    try:
+        extra = json.loads(values.pop("extra"))
+    except ValueError as error:
+        raise CallerError(f"--extra is not JSON: {error}") from error
+    chosen = {name: values.pop(name) for name in ("model", "api_key", "concurrency")}
+    client = serving.Client(url.rstrip("/"), extra=extra, **chosen)
+    load = Load(seed=load_seed, **values)
+    seconds, streams = asyncio.run(serving.serve(load, client))
+    found = {"url": url, "load": asdict(load), "concurrency": client.concurrency} | serving.summary(seconds, streams)
+    click.echo(serving_text(found))
+    if to_json:
+        kept = found | {"streams": [asdict(stream) for stream in streams]}
+        to_json.write_text(json.dumps(kept) + "\n")
+    if plot:
+        good = [stream for stream in streams if not stream.error]
+        curves = {
+            "time to first token": [(stream.pieces[0] - stream.sent) * 1e3 for stream in good],
+            "whole request": [(stream.ended - stream.sent) * 1e3 for stream in good],
+        }
+        plot.write_text(plots.cumulative(curves, f"{len(good)} requests, {found['output_tokens_per_second']} tokens/s"))
+    if found["failed"]:
+        raise SystemExit(1)
+
+
+def serving_text(found: dict[str, Any]) -> str:
+    lines = [
+        f"{found['requests']} requests in {found['seconds']} s, {found['failed']} failed, "
+        f"at most {found['concurrency']} at a time",
+        f"{found['input_tokens_per_second']} tokens/s in, {found['output_tokens_per_second']} tokens/s out, "
+        f"{found['requests_per_second']} requests/s",
+    ]
+    if found["first_failure"]:
+        lines.append(f"first failure: {found['first_failure']}")
+    names = ("mean", "p50", "p90", "p95", "p99", "max")
+    lines.append(f"{'ms':22s}" + "".join(f"{name:>10s}" for name in names))
+    for what, times in found["ms"].items():
+        if times:
+            lines.append(f"{what.replace('_', ' '):22s}" + "".join(f"{times[name]:10.2f}" for name in names))
+    return "\n".join(lines)
+
+
+@bench.command()
+@load_options
+@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="The best one counts.")
+@config_options(*SERVER_OPTIONS)
+def offline(to_json: Path | None, repeats: int, load_seed: int, **values: Any) -> None:
+    """Time the engine alone, in this process: all requests at once. Takes the server's options for the model."""
+    from zerokl.bench.offline import offline as measured
+
+    names = ("requests", "input_tokens", "output_tokens", "shape")
+    load = Load(seed=load_seed, **{name: values.pop(name) for name in names})
+    found = measured(config_of(values), load, repeats)
+    click.echo(json.dumps(found, indent=1))
+    if to_json:
+        to_json.write_text(json.dumps(found) + "\n")
+
+
+@bench.command()
+@click.option("--model", default="", help="Take the layers of this model; else those of Qwen3-8B.")
+@click.option("--rows", multiple=True, type=int, default=(1, 8, 16, 64, 256, 2048, 8192), show_default=True)
+@click.option("--layers", multiple=True, help="Only these: qkv, out, gate_up, down, head.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def kernels(model: str, rows: tuple[int, ...], layers: tuple[str, ...], as_json: bool) -> None:
+    """Ways to compute the linear layers on this GPU: which were admitted or rejected, and how fast they are."""
+    from zerokl.bench import kernels as table
+    from zerokl.ops.triton.ways import forbid_split_k
+
+    forbid_split_k()
+    shapes = table.layers_of(axes_of(model))
+    lines = []
+    for line in table.measured({name: shapes[name] for name in layers or shapes}, rows):
+        lines.append(line)
+        click.echo(json.dumps(asdict(line)) if as_json else text_of(line))
+    if not as_json:
+        for count in rows:
+            ours = sum(line.ways[line.chosen][0] for line in lines if line.shape.rows == count)
+            theirs = sum(line.default[0] for line in lines if line.shape.rows == count)
+            click.echo(
+                f"{count:5d} rows: all layers {ours:9.1f} us, cuBLAS {theirs:9.1f} us, {theirs / ours:.2f} times"
+            )
+
+
+def axes_of(model: str) -> dict[str, int]:
+    if not model:
+        return QWEN3_8B
+    from zerokl import checkpoints
+    from zerokl.checkpoints import hub
+    from zerokl.models.registry import architecture_of
+
+    config = checkpoints.open(hub.resolve(model, "")).config
+    return dict(architecture_of(config)[1].Config.from_checkpoint(config).axes)
+
+
+def text_of(line: Any) -> str:
+    """A line for the chosen way, one for each rejected way, one if the library's own choice would be rejected."""
+    took, _ = line.ways[line.chosen]
+    shape = f"{line.layer:8s} {line.shape.rows:5d} x {line.shape.depth} x {line.shape.columns:6d}"
+    text = f"{shape}  {took:8.1f} us  {line.ratio:5.2f} times cuBLAS ({line.default[0]:.1f} us)  {line.chosen}"
+    for way, (_, differ) in line.ways.items():
+        if differ:
+            text += f"\n         rejected: {way}, {differ} outputs differ"
+    if line.default[1]:
+        text += f"\n         rejected: cuBLAS's own choice, {line.default[1]} sums differ"
+    return text
