@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
+import subprocess
 import sys
 import threading
 import zipfile
@@ -173,6 +175,10 @@ class Hub(BaseHTTPRequestHandler):
 
     folder: Path
     requests: list[str]
+    ranges: list[str]
+    """Of requests for a part of a file."""
+    cuts: list[str]
+    """Names of files whose next answer breaks off in the middle."""
     hangs: threading.Event
 
     def do_GET(self) -> None:
@@ -185,7 +191,9 @@ class Hub(BaseHTTPRequestHandler):
             )
         if path.startswith("/org/tiny/resolve/"):
             return self._file(path.rsplit("/", 1)[1])
-        if path in ("org/tiny", "org/tiny/revision/main", f"org/tiny/revision/{COMMIT}"):
+        if path.startswith("org/tiny/revision/") and path.rsplit("/", 1)[1] not in ("main", "v2", COMMIT):
+            return self._json({"error": "Revision not found"}, 404, {"X-Error-Code": "RevisionNotFound"})
+        if path == "org/tiny" or path.startswith("org/tiny/revision/"):
             siblings = [{"rfilename": f.name, "size": f.stat().st_size} for f in self._files()]
             return self._json({"id": "org/tiny", "sha": COMMIT, "siblings": siblings})
         return self._json({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
@@ -200,14 +208,25 @@ class Hub(BaseHTTPRequestHandler):
 
     def _file(self, name: str) -> None:
         content = (self.folder / name).read_bytes()
-        self._answer(content, 200, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT})
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        wanted = self.headers.get("Range", "")
+        if self.command == "GET" and wanted.startswith("bytes="):
+            self.ranges.append(wanted)
+            start, size = int(wanted[6:].split("-")[0]), len(content)
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+            return self._answer(content[start:], 206, headers)
+        return self._answer(content, 200, headers, cut=self.command == "GET" and name in self.cuts)
 
-    def _answer(self, content: bytes, status: int, headers: dict[str, str]) -> None:
+    def _answer(self, content: bytes, status: int, headers: dict[str, str], cut: bool = False) -> None:
         self.send_response(status)
         for name, value in {**headers, "content-length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET":
+        if cut:
+            self.cuts.clear()
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+        elif self.command == "GET":
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -217,7 +236,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     Hub.folder = make_tiny_llama(tmp_path / "served", 0, shards=2)
-    Hub.requests = []
+    Hub.requests, Hub.ranges, Hub.cuts = [], [], []
     Hub.hangs = threading.Event()
     Hub.hangs.set()
     (Hub.folder / "pytorch_model.bin").write_bytes(b"pickle")
@@ -245,6 +264,40 @@ def test_hub_model_is_downloaded_and_found_again_without_network(fake_hub: type[
     asked = len(fake_hub.requests)
     assert resolve("org/tiny") == folder
     assert len(fake_hub.requests) == asked
+
+
+def test_a_download_that_broke_off_goes_on_where_it_was(fake_hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whole chunks, which the hub library makes 10 MB long."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
+    name = next(path.name for path in fake_hub.folder.glob("*.safetensors"))
+    size = (fake_hub.folder / name).stat().st_size
+    fake_hub.cuts.append(name)
+    folder = resolve("org/tiny")
+    assert fake_hub.ranges == [f"bytes={size // 2 // 1000 * 1000}-"]
+    assert checkpoints.open(folder).digest == checkpoints.open(fake_hub.folder).digest
+
+
+def test_a_revision_is_asked_for_by_name_and_kept_apart(fake_hub: type[Hub]) -> None:
+    resolve("org/tiny", "v2")
+    assert any(path.startswith("/api/models/org/tiny/revision/v2") for path in fake_hub.requests)
+    asked = len(fake_hub.requests)
+    resolve("org/tiny", "v2")
+    assert len(fake_hub.requests) == asked
+    resolve("org/tiny")
+    assert len(fake_hub.requests) > asked
+
+
+def test_an_unknown_revision_is_one_error(fake_hub: type[Hub]) -> None:
+    with pytest.raises(CheckpointError, match="no revision 'v9'"):
+        resolve("org/tiny", "v9")
+
+
+def test_hf_home_says_where_downloads_lie(tmp_path: Path) -> None:
+    """Read by the hub library when it is imported: hence the process."""
+    script = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    environment = {"HF_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(tmp_path / "home" / "hub")
 
 
 def test_unknown_hub_model_is_one_error(fake_hub: type[Hub]) -> None:
