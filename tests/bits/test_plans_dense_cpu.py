@@ -20,6 +20,7 @@ FAMILIES: dict[str, dict[str, int]] = {
     "phi3-long": {},
     "qwen2": {},
     "qwen2-window-yarn": {"sliding_window": 6},
+    "stablelm": {},
     "starcoder2": {"sliding_window": 5},
 }
 hybrid.OVERRIDES.update(FAMILIES)

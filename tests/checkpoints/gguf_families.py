@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "Phi3ForCausalLM": gguf.MODEL_ARCH.PHI3,
     "Qwen2ForCausalLM": gguf.MODEL_ARCH.QWEN2,
     "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
+    "StableLmForCausalLM": gguf.MODEL_ARCH.STABLELM,
     "Starcoder2ForCausalLM": gguf.MODEL_ARCH.STARCODER2,
 }
 BLOCKS = [
@@ -91,8 +92,10 @@ def add_keys(writer: gguf.GGUFWriter, name: str, config: dict[str, Any]) -> None
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    if name in ("gpt2", "starcoder2"):
-        writer.add_layer_norm_eps(config.get("layer_norm_epsilon") or config.get("norm_epsilon") or 1e-5)
+    if name in ("gpt2", "stablelm", "starcoder2"):
+        writer.add_layer_norm_eps(
+            config.get("layer_norm_epsilon") or config.get("norm_epsilon") or config.get("layer_norm_eps") or 1e-5
+        )
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     if name == "gpt2":

@@ -188,6 +188,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.8,
         "attention_multiplier": 0.2,
     },
+    "stablelm": {
+        "architectures": ["StableLmForCausalLM"],
+        "model_type": "stablelm",
+        "use_qkv_bias": True,
+        "layer_norm_eps": 1e-4,
+        "partial_rotary_factor": 0.25,
+    },
     "starcoder2": STARCODER2 | {"sliding_window": 70, "tie_word_embeddings": True},
     "starcoder2-no-bias": STARCODER2 | {"use_bias": False, "sliding_window": None},
     "gpt2": GPT2,

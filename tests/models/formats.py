@@ -23,6 +23,7 @@ OF_ARCHITECTURE = {
     "Phi3ForCausalLM": "phi3-long",
     "Olmo2ForCausalLM": "olmo2",
     "GraniteForCausalLM": "granite",
+    "StableLmForCausalLM": "stablelm",
     "Starcoder2ForCausalLM": "starcoder2",
     "GPT2LMHeadModel": "gpt2",
     "Gemma2ForCausalLM": "gemma2",

@@ -90,6 +90,8 @@ def off(family: str, **defect) -> float:
         ("granite", {"attention_multiplier": 0.1501}),
         ("granite-bias", {"residual_multiplier": 0.8001}),
         ("olmo2", {"rms_norm_eps": 1.2e-5}),
+        ("stablelm", {"layer_norm_eps": 1.1e-4}),
+        ("stablelm", {"partial_rotary_factor": 0.5}),
         ("starcoder2", {"norm_epsilon": 1.1e-4}),
         ("starcoder2", {"sliding_window": 71}),
         ("gpt2", {"layer_norm_epsilon": 2e-5}),

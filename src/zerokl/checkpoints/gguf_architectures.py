@@ -176,6 +176,15 @@ def starcoder2_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def stablelm_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "layer_norm_eps": config["rms_norm_eps"],
+        "use_qkv_bias": config["attention_bias"],
+        "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),  # a config that is silent means a quarter
+        "use_parallel_residual": bool(keys.file.metadata.get(f"{keys.prefix}.use_parallel_residual", False)),
+    }
+
+
 def gpt2_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
     up = keys.file.tensors.get("blk.0.ffn_up.weight")
     return {
@@ -207,6 +216,7 @@ ARCHITECTURES = {
     "phi3": Architecture("Phi3ForCausalLM", "phi3", PHI3_NAMES, more=phi3_keys),
     "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", LLAMA_NAMES),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", LLAMA_NAMES | HEAD_NORMS),
+    "stablelm": Architecture("StableLmForCausalLM", "stablelm", LLAMA_NAMES, more=stablelm_keys, norm_key=LAYER_NORM),
     "starcoder2": Architecture(
         "Starcoder2ForCausalLM", "starcoder2", STARCODER2_NAMES, more=starcoder2_keys, norm_key=LAYER_NORM
     ),

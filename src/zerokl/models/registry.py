@@ -24,6 +24,7 @@ from zerokl.models import (
     qwen3,
     qwen3_moe,
     qwen3_next,
+    stablelm,
     starcoder2,
 )
 from zerokl.models.model import Architecture
@@ -46,6 +47,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Qwen3ForCausalLM": qwen3,
     "Qwen3MoeForCausalLM": qwen3_moe,
     "Qwen3NextForCausalLM": qwen3_next,
+    "StableLmForCausalLM": stablelm,
     "Starcoder2ForCausalLM": starcoder2,
 }
 
