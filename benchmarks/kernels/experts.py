@@ -56,7 +56,7 @@ def mixture_and_dense(hidden: int, width: int, count: int, top: int) -> list[Cal
         chosen, weights = ops.route(ops.linear(x, router), top)
         return ops.experts(x, first, second, chosen, weights, residual=x)
 
-    return [sparse, lambda: ops.linear(ops.swiglu(ops.linear(x, wide)), narrow, residual=x)]
+    return [sparse, lambda: ops.linear(ops.gated_linear(x, wide), narrow, residual=x)]
 
 
 if __name__ == "__main__":

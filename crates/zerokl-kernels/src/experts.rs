@@ -18,9 +18,8 @@ use std::sync::Mutex;
 
 use crate::arch::{Kernel, LANES, Lanes};
 use crate::cpu::Cpu;
-use crate::linear::{Epilogue, linear};
+use crate::linear::{Epilogue, Rows, gated_rows, linear};
 use crate::matrix::Matrix;
-use crate::swiglu::swiglu;
 use crate::tiles::rows_per_task;
 
 /// Tokens worked on at a time, which bounds the scratch memory. Free.
@@ -56,13 +55,13 @@ pub fn experts(
     assert!(x.len() == out.len() && chosen.len() == tokens * top && weights.len() == chosen.len(), "rows agree");
     assert!(residual.is_none_or(|residual| residual.len() == out.len()), "a residual per output");
     let at_a_time = if experts.down[0].leaves.len() > 1 { leaves::BLOCK_TOKENS } else { BLOCK_TOKENS };
-    SCRATCH.with_borrow_mut(|scratch| {
+    ANSWERS.with_borrow_mut(|answers| {
         for start in (0..tokens).step_by(at_a_time) {
             let rows = start..tokens.min(start + at_a_time);
             let (wide, thin) = (rows.start * width..rows.end * width, rows.start * top..rows.end * top);
             let block = Block { width, top, chosen: &chosen[thin.clone()], weights: &weights[thin] };
             let residual = residual.map(|residual| &residual[wide.clone()]);
-            run(cpu, &x[wide.clone()], experts, &block, residual, &mut out[wide], scratch);
+            run(cpu, &x[wide.clone()], experts, &block, residual, &mut out[wide], answers);
         }
     });
     Ok(())
@@ -75,23 +74,11 @@ struct Block<'a> {
     weights: &'a [f32],
 }
 
-/// Kept between calls so that nothing is allocated per layer.
-#[derive(Default)]
-struct Scratch {
-    gathered: Vec<f32>,
-    answers: Vec<f32>,
-}
-
-/// Each thread's own.
-#[derive(Default)]
-struct Hidden {
-    gate_up: Vec<f32>,
-    hidden: Vec<f32>,
-}
-
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-    static HIDDEN: RefCell<Hidden> = RefCell::default();
+    /// Kept between calls so that nothing is allocated per layer.
+    static ANSWERS: RefCell<Vec<f32>> = RefCell::default();
+    /// Each thread's own, of one expert at a time.
+    static HIDDEN: RefCell<Vec<f32>> = RefCell::default();
 }
 
 fn run(
@@ -101,22 +88,15 @@ fn run(
     block: &Block<'_>,
     residual: Option<&[f32]>,
     out: &mut [f32],
-    scratch: &mut Scratch,
+    answers: &mut Vec<f32>,
 ) {
-    let (width, pairs) = (block.width, block.chosen.len());
+    let width = block.width;
     let (order, groups) = by_expert(block.chosen, experts.gate_up.len());
-    let is_cut = experts.down[0].leaves.len() > 1;
-    let gathered = lend(&mut scratch.gathered, pairs * width);
-    cpu.for_chunks(gathered, rows_per_task(width) * width, |index, rows| {
-        let first = index * rows_per_task(width);
-        for (row, pair) in rows.chunks_exact_mut(width).zip(&order[first..]) {
-            row.copy_from_slice(&x[pair / block.top * width..][..width]);
-        }
-    });
-    if is_cut {
-        return leaves::run(cpu, gathered, experts, block, &leaves::Pairs { order, groups }, residual, out);
+    let tokens: Vec<usize> = order.iter().map(|pair| pair / block.top).collect();
+    if experts.down[0].leaves.len() > 1 {
+        return leaves::run(cpu, x, experts, block, &leaves::Pairs { order, tokens, groups }, residual, out);
     }
-    let answers = lend(&mut scratch.answers, pairs * width);
+    let answers = lend(answers, order.len() * width);
     let mut tasks = Vec::with_capacity(groups.len());
     let mut rest = &mut *answers;
     for (expert, rows) in groups {
@@ -125,8 +105,8 @@ fn run(
         rest = others;
     }
     let run_one = |cpu: Cpu, (expert, rows, outputs): &Task<'_>| {
-        let inputs = &gathered[rows.start * width..rows.end * width];
         let outputs = &mut *outputs.lock().expect("one task per expert");
+        let inputs = Rows { x, depth: width, picked: Some(&tokens[rows.clone()]) };
         one_expert(cpu, inputs, experts.gate_up[*expert], experts.down[*expert], outputs);
     };
     if tasks.len() < 2 * cpu.threads {
@@ -143,13 +123,10 @@ fn run(
 /// An expert, its run of pairs, and where their answers go.
 type Task<'a> = (usize, Range<usize>, Mutex<&'a mut [f32]>);
 
-fn one_expert(cpu: Cpu, inputs: &[f32], gate_up: &Matrix, down: &Matrix, outputs: &mut [f32]) {
-    let rows = inputs.len() / gate_up.columns;
-    HIDDEN.with_borrow_mut(|scratch| {
-        let both = lend(&mut scratch.gate_up, rows * gate_up.rows);
-        linear(cpu, inputs, gate_up, Epilogue::default(), both);
-        let hidden = lend(&mut scratch.hidden, rows * down.columns);
-        swiglu(cpu, both, down.columns, hidden);
+fn one_expert(cpu: Cpu, inputs: Rows<'_>, gate_up: &Matrix, down: &Matrix, outputs: &mut [f32]) {
+    HIDDEN.with_borrow_mut(|hidden| {
+        let hidden = lend(hidden, inputs.len() * down.columns);
+        gated_rows(cpu, inputs, gate_up, None, hidden);
         linear(cpu, hidden, down, Epilogue::default(), outputs);
     });
 }

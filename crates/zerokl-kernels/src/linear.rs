@@ -24,7 +24,8 @@ use std::ops::Range;
 use crate::cpu::Cpu;
 use crate::formats::Stored;
 use crate::matrix::{Matrix, PANEL, Panels};
-pub use gated::gated_linear;
+pub use gated::{gated_linear, gated_rows};
+pub use rows::Rows;
 use rows::{GROUP, with_interleaved};
 use tile::TileProduct;
 
@@ -92,7 +93,7 @@ fn product<W: Stored>(
 ) {
     let (outputs, depth) = (weight.rows, weight.columns);
     let rows = out.len() / outputs;
-    with_interleaved(cpu, x, rows, |x| {
+    with_interleaved(cpu, Rows::all(x, x.len() / rows), |x| {
         cpu.for_tiles(out, outputs, TILE_ROWS, tile_panels(rows) * PANEL, |tile| {
             let (k, leaves) = (part.k.clone(), part.leaves);
             cpu.run(TileProduct { x, panels, depth, k, leaves, outputs, epilogue, tile });

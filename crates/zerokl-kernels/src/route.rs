@@ -143,18 +143,24 @@ fn exponentials<L: Lanes>(x: &[f32], largest: f32, powers: &mut [f32]) -> f32 {
     sum.sum()
 }
 
-/// Ids of the largest `score + bias`, the largest first; equal ones by rising id.
+/// Ids of the largest `score + bias`, the largest first; equal ones by rising id. One pass: most ids are below the least
+/// of those kept so far.
 fn choose(scores: &[f32], bias: Option<&[f32]>, ids: &mut [f32]) {
     let routed = bias.map_or(scores.len(), <[f32]>::len).min(scores.len());
     let key = |id: usize| scores[id] + bias.map_or(0.0, |bias| bias[id]);
-    for place in 0..ids.len() {
-        let mut best: Option<(usize, f32)> = None;
-        for id in 0..routed {
-            let key = key(id);
-            if !ids[..place].contains(&(id as f32)) && best.is_none_or(|(_, largest)| key > largest) {
-                best = Some((id, key));
-            }
+    let mut kept = 0;
+    for id in 0..routed {
+        let own = key(id);
+        let beats = |other: f32| own > key(other as usize);
+        if kept == ids.len() && !beats(ids[kept - 1]) {
+            continue;
         }
-        ids[place] = best.map_or(0, |(id, _)| id) as f32;
+        let mut place = kept.min(ids.len() - 1);
+        while place > 0 && beats(ids[place - 1]) {
+            ids[place] = ids[place - 1];
+            place -= 1;
+        }
+        ids[place] = id as f32;
+        kept = (kept + 1).min(ids.len());
     }
 }

@@ -10,11 +10,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use super::{Block, Experts, HIDDEN, Hidden, combine, lend};
+use super::{Block, Experts, HIDDEN, combine, lend};
 use crate::cpu::Cpu;
 use crate::linear::leaves::fold;
-use crate::linear::{Epilogue, leaf as one_leaf, linear};
-use crate::swiglu::swiglu;
+use crate::linear::{Epilogue, Rows, gated_rows, leaf as one_leaf};
 
 /// Tokens worked on at a time: fewer, because each leaf's sums are kept. Free.
 pub const BLOCK_TOKENS: usize = 256;
@@ -22,6 +21,8 @@ pub const BLOCK_TOKENS: usize = 256;
 /// Pairs (token, choice) sorted by expert, and each expert's run of them.
 pub struct Pairs {
     pub order: Vec<usize>,
+    /// Each pair's.
+    pub tokens: Vec<usize>,
     pub groups: Vec<(usize, Range<usize>)>,
 }
 
@@ -39,7 +40,7 @@ thread_local! {
 
 pub fn run(
     cpu: Cpu,
-    gathered: &[f32],
+    x: &[f32],
     experts: &Experts<'_>,
     block: &Block<'_>,
     pairs: &Pairs,
@@ -51,7 +52,7 @@ pub fn run(
     assert!(experts.down.iter().all(|down| &down.leaves == ends), "leaves of all experts end at the same places");
     SCRATCH.with_borrow_mut(|scratch| {
         let hidden = lend(&mut scratch.hidden, count * columns);
-        fill_hidden(cpu, gathered, experts, pairs, width, hidden);
+        fill_hidden(cpu, x, experts, pairs, width, hidden);
         let answers = lend(&mut scratch.answers, count * width);
         let sums = lend(&mut scratch.sums, ends.len() * out.len());
         let mut start = 0;
@@ -69,7 +70,7 @@ pub fn run(
     });
 }
 
-fn fill_hidden(cpu: Cpu, gathered: &[f32], experts: &Experts<'_>, pairs: &Pairs, width: usize, hidden: &mut [f32]) {
+fn fill_hidden(cpu: Cpu, x: &[f32], experts: &Experts<'_>, pairs: &Pairs, width: usize, hidden: &mut [f32]) {
     let (count, ends, columns) = (pairs.order.len(), &experts.down[0].leaves, experts.down[0].columns);
     let mut starts = ends.clone();
     starts.insert(0, 0);
@@ -88,11 +89,10 @@ fn fill_hidden(cpu: Cpu, gathered: &[f32], experts: &Experts<'_>, pairs: &Pairs,
     cpu.parallel_for(pairs.groups.len(), |group| {
         let (expert, rows) = &pairs.groups[group];
         let (gate_up, cpu) = (experts.gate_up[*expert], Cpu { threads: 1, ..cpu });
-        HIDDEN.with_borrow_mut(|Hidden { gate_up: both, hidden }| {
-            let both = lend(both, rows.len() * gate_up.rows);
-            linear(cpu, &gathered[rows.start * width..rows.end * width], gate_up, Epilogue::default(), both);
+        HIDDEN.with_borrow_mut(|hidden| {
+            let inputs = Rows { x, depth: width, picked: Some(&pairs.tokens[rows.clone()]) };
             let whole = lend(hidden, rows.len() * columns);
-            swiglu(cpu, both, columns, whole);
+            gated_rows(cpu, inputs, gate_up, None, whole);
             let runs = &mut *runs[group].lock().expect("one task per expert");
             for (run, leaf) in runs.iter_mut().zip(starts.windows(2)) {
                 let to = run.chunks_exact_mut(leaf[1] - leaf[0]);

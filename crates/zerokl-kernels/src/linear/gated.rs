@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 
-use super::rows::with_interleaved;
+use super::rows::{Rows, with_interleaved};
 use super::tile::TileProduct;
 use super::{Epilogue, TILE_ROWS, linear, tile_panels};
 use crate::arch::{Kernel, Lanes};
@@ -21,18 +21,23 @@ use crate::swiglu::{self, swiglu};
 use crate::tiles::Tile;
 
 pub fn gated_linear(cpu: Cpu, x: &[f32], weight: &Matrix, bias: Option<&[f32]>, out: &mut [f32]) {
+    gated_rows(cpu, Rows::all(x, weight.columns), weight, bias, out);
+}
+
+/// The same of some rows of a matrix, which are gathered while they are interleaved.
+pub fn gated_rows(cpu: Cpu, x: Rows<'_>, weight: &Matrix, bias: Option<&[f32]>, out: &mut [f32]) {
     let width = weight.rows / 2;
     if out.is_empty() {
         return;
     }
     assert!(weight.rows == 2 * width && out.len().is_multiple_of(width), "whole rows of output");
-    assert_eq!(x.len(), out.len() / width * weight.columns, "whole rows of input");
+    assert!(x.depth == weight.columns && x.len() * width == out.len(), "whole rows of input");
     assert!(bias.is_none_or(|bias| bias.len() == weight.rows), "one bias per output");
     let epilogue = Epilogue { bias, residual: None };
     if !width.is_multiple_of(PANEL) {
         // The ups start inside a panel: rare, so the plain way will do.
         let mut both = vec![0.0; 2 * out.len()];
-        linear(cpu, x, weight, epilogue, &mut both);
+        linear(cpu, &x.gathered(), weight, epilogue, &mut both);
         return swiglu(cpu, &both, width, out);
     }
     match &weight.panels {
@@ -47,11 +52,11 @@ thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-fn product<W: Stored>(cpu: Cpu, x: &[f32], panels: &[W], weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
+fn product<W: Stored>(cpu: Cpu, x: Rows<'_>, panels: &[W], weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
     let (outputs, depth, leaves) = (weight.rows, weight.columns, &weight.leaves[..]);
     let width = outputs / 2;
     let rows = out.len() / width;
-    with_interleaved(cpu, x, rows, |x| {
+    with_interleaved(cpu, x, |x| {
         cpu.for_tiles(out, width, TILE_ROWS, tile_panels(rows) * PANEL, |tile| {
             SCRATCH.with_borrow_mut(|scratch| {
                 let area = tile.rows.len() * tile.columns.len();

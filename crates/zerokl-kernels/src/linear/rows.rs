@@ -16,17 +16,47 @@ thread_local! {
     static INTERLEAVED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `run` with the rows of x, interleaved.
-pub fn with_interleaved<R>(cpu: Cpu, x: &[f32], rows: usize, run: impl FnOnce(&[f32]) -> R) -> R {
-    if rows <= 1 {
-        return run(x);
+/// The rows of a matrix [N, K], all of them or those that are picked, in that order.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    pub x: &'a [f32],
+    /// K.
+    pub depth: usize,
+    pub picked: Option<&'a [usize]>,
+}
+
+impl<'a> Rows<'a> {
+    pub fn all(x: &'a [f32], depth: usize) -> Self {
+        Rows { x, depth, picked: None }
+    }
+
+    pub fn len(&self) -> usize {
+        self.picked.map_or(self.x.len() / self.depth.max(1), <[usize]>::len)
+    }
+
+    /// One after the other.
+    pub fn gathered(&self) -> Vec<f32> {
+        (0..self.len()).flat_map(|index| self.row(index)).copied().collect()
+    }
+
+    #[inline(always)]
+    fn row(&self, index: usize) -> &'a [f32] {
+        &self.x[self.picked.map_or(index, |picked| picked[index]) * self.depth..][..self.depth]
+    }
+}
+
+/// Calls `run` with the rows, interleaved.
+pub fn with_interleaved<R>(cpu: Cpu, rows: Rows<'_>, run: impl FnOnce(&[f32]) -> R) -> R {
+    if rows.len() == 1 {
+        return run(rows.row(0));
     }
     INTERLEAVED.with_borrow_mut(|scratch| {
-        if scratch.len() < x.len() {
-            scratch.resize(x.len(), 0.0);
+        let length = rows.len() * rows.depth;
+        if scratch.len() < length {
+            scratch.resize(length, 0.0);
         }
-        let out = &mut scratch[..x.len()];
-        interleave(cpu, x, x.len() / rows, out);
+        let out = &mut scratch[..length];
+        interleave(cpu, rows, out);
         run(out)
     })
 }
@@ -43,32 +73,33 @@ pub fn group_size(left: usize) -> usize {
     }
 }
 
-fn interleave(cpu: Cpu, x: &[f32], depth: usize, out: &mut [f32]) {
+fn interleave(cpu: Cpu, rows: Rows<'_>, out: &mut [f32]) {
+    let depth = rows.depth;
     cpu.for_chunks(out, (GROUP * depth).max(1), |index, mut chunk| {
-        let mut rows = &x[index * GROUP * depth..][..chunk.len()];
+        let mut first = index * GROUP;
         while !chunk.is_empty() {
             let group = group_size(chunk.len() / depth);
-            let (from, rest) = rows.split_at(group * depth);
-            let (to, rest_to) = chunk.split_at_mut(group * depth);
+            let (to, rest) = chunk.split_at_mut(group * depth);
             match group {
-                GROUP => transpose::<GROUP>(from, to),
-                8 => transpose::<8>(from, to),
-                4 => transpose::<4>(from, to),
-                2 => transpose::<2>(from, to),
-                _ => to.copy_from_slice(from),
+                GROUP => transpose::<GROUP>(rows, first, to),
+                8 => transpose::<8>(rows, first, to),
+                4 => transpose::<4>(rows, first, to),
+                2 => transpose::<2>(rows, first, to),
+                _ => to.copy_from_slice(rows.row(first)),
             }
-            (rows, chunk) = (rest, rest_to);
+            (first, chunk) = (first + group, rest);
         }
     });
 }
 
-/// R rows to one array of R per k, in squares of 4 by 4, which the compiler turns into shuffles. (An element at a time
+/// R rows, from `start` on, to one array of R per k, in squares of 4 by 4, which the compiler turns into shuffles. (An element at a time
 /// cost as much as an eighth of the product.)
-fn transpose<const R: usize>(from: &[f32], to: &mut [f32]) {
-    let depth = from.len() / R;
+fn transpose<const R: usize>(from: Rows<'_>, start: usize, to: &mut [f32]) {
+    let depth = from.depth;
+    let from: [&[f32]; R] = std::array::from_fn(|r| from.row(start + r));
     let (squares, whole) = (depth / 4, depth / 4 * 4);
     for first in (0..R / 4 * 4).step_by(4) {
-        let rows: [&[[f32; 4]]; 4] = std::array::from_fn(|r| from[(first + r) * depth..][..depth].as_chunks().0);
+        let rows: [&[[f32; 4]]; 4] = std::array::from_fn(|r| from[first + r].as_chunks().0);
         let [a, b, c, d] = rows.map(|row| &row[..squares]);
         for (square, to) in to.chunks_exact_mut(4 * R).enumerate() {
             let (a, b, c, d) = (a[square], b[square], c[square], d[square]);
@@ -80,7 +111,7 @@ fn transpose<const R: usize>(from: &[f32], to: &mut [f32]) {
     for r in 0..R {
         let done = if r < R / 4 * 4 { whole } else { 0 };
         for k in done..depth {
-            to[k * R + r] = from[r * depth + k];
+            to[k * R + r] = from[r][k];
         }
     }
 }
