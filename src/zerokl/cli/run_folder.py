@@ -1,13 +1,20 @@
 """The run folder: what the processes of one server share. Private, because the config holds its keys.
 
-config.json   tokenizer.json   chat_template.jinja   special_tokens.json   engine.sock
+config.json   tokenizer.json   chat_template.jinja   special_tokens.json   engine.sock   owner
+
+`owner` is locked as long as the supervisor lives. One that is killed can't remove its folder; the next start does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
+import os
+import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +22,36 @@ import orjson
 
 from zerokl.config import Config, options
 
-CONFIG = "config.json"
+PREFIX, OWNER, CONFIG = "zerokl-", "owner", "config.json"
 POLL_S = 0.01
 
 
-def new_run_folder() -> tempfile.TemporaryDirectory[str]:
-    """Only for this user, gone when it is closed. Its path is short: a socket's may have 100 characters."""
-    return tempfile.TemporaryDirectory(prefix="zerokl-")
+@contextlib.contextmanager
+def new_run_folder() -> Iterator[str]:
+    """Only for this user, gone at the end. Its path is short: a socket's may have 100 characters."""
+    sweep(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
+        lock = os.open(Path(name) / f"{OWNER}.new", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            Path(name, f"{OWNER}.new").rename(Path(name) / OWNER)  # so nobody finds it unlocked
+            yield name
+        finally:
+            os.close(lock)
+
+
+def sweep(parent: Path) -> None:
+    """Removes the run folders of this user whose supervisor is dead."""
+    for owner in parent.glob(f"{PREFIX}*/{OWNER}"):
+        with contextlib.suppress(OSError):  # another user's, locked, or swept by another start at this moment
+            if owner.stat().st_uid != os.getuid() or owner.parent.is_symlink():
+                continue
+            lock = os.open(owner, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(owner.parent, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def write_config(folder: Path, config: Config) -> None:
