@@ -107,7 +107,6 @@ def test_divisors_that_are_not_llama3s_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "cause"),
     [
-        ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__rope__scaling__type": "longrope", "llama__rope__scaling__factor": 2.0}, "longrope"),
         ({"llama__attention__value_length": 8}, "another length"),
     ],

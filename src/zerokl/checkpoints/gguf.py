@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -185,6 +186,17 @@ def _place(path: Path, mapped: mmap.mmap, start: int, alignment: int, infos: lis
         read = partial(_read, mapped, start + offset, kind, shape, nbytes)
         tensors[name] = Tensor(name, shape, kind, nbytes, read, partial(forget, mapped, start + offset, nbytes))
     return {info[0]: tensors[info[0]] for info in infos}
+
+
+def unstacked(tensor: Tensor, names: Sequence[str]) -> list[Tensor]:
+    """A tensor's parts along its first axis, one per name, each read on its own. Only for what `read_gguf` gave."""
+    assert isinstance(tensor.read, partial)
+    mapped, start, kind, shape, nbytes = tensor.read.args
+    size = nbytes // shape[0]
+    return [
+        Tensor(name, shape[1:], kind, size, partial(_read, mapped, start + part * size, kind, shape[1:], size))
+        for part, name in enumerate(names)
+    ]
 
 
 def _stored_bytes(path: Path, name: str, shape: tuple[int, ...], kind: str) -> int:

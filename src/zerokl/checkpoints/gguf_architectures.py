@@ -14,6 +14,7 @@ import numpy as np
 
 from zerokl.checkpoints.files import fail
 from zerokl.checkpoints.gguf import Gguf
+from zerokl.errors import UnsupportedModel
 
 
 class Keys:
@@ -33,6 +34,13 @@ class Keys:
         if type(value) is not int or not minimum <= value < 1 << 31:
             fail(self.file.path, f"{self.prefix}.{key} is {value!r:.60}, not an integer from {minimum}")
         return value
+
+    def per_layer(self, key: str) -> list[int]:
+        """One number for each layer."""
+        value = self._get(key, None)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or (value < 0).any():
+            fail(self.file.path, f"{self.prefix}.{key} is {value!r:.60}, not a number per layer")
+        return [int(number) for number in value]
 
     def real(self, key: str, default: float | None = None) -> float:
         """The shortest decimal of the stored float32: 1e-05, not 9.999999747378752e-06."""
@@ -70,6 +78,10 @@ class Architecture:
     more: More = lambda keys, config: {}
     """Keys of config.json that only this architecture has, given those that all have."""
     norm_key: str = "attention.layer_norm_rms_epsilon"
+    convolutions: frozenset[str] = frozenset()
+    """GGUF names of depthwise taps, stored [channels, width]; Hugging Face has [channels, 1, width]."""
+    experts: Mapping[str, str] = field(default_factory=dict)
+    """GGUF names of tensors that stack all experts -> Hugging Face name of one, "{e}" for its number."""
 
 
 LLAMA_NAMES = {
@@ -198,6 +210,62 @@ def gpt2_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+LFM2_NAMES = LLAMA_NAMES | {
+    "attn_norm": "model.layers.{i}.operator_norm",
+    "attn_q_norm": "model.layers.{i}.self_attn.q_layernorm",
+    "attn_k_norm": "model.layers.{i}.self_attn.k_layernorm",
+    "attn_output": "model.layers.{i}.self_attn.out_proj",
+    "shortconv.conv": "model.layers.{i}.conv.conv",
+    "shortconv.in_proj": "model.layers.{i}.conv.in_proj",
+    "shortconv.out_proj": "model.layers.{i}.conv.out_proj",
+    "ffn_norm": "model.layers.{i}.ffn_norm",
+    "ffn_gate": "model.layers.{i}.feed_forward.w1",
+    "ffn_up": "model.layers.{i}.feed_forward.w3",
+    "ffn_down": "model.layers.{i}.feed_forward.w2",
+    "token_embd_norm": "model.embedding_norm",
+    "output_norm": "model.embedding_norm",
+}
+QWEN3_MOE_EXPERTS = {
+    f"ffn_{name}_exps": f"model.layers.{{i}}.mlp.experts.{{e}}.{name}_proj" for name in ("gate", "up", "down")
+}
+MIXTRAL_EXPERTS = {
+    f"ffn_{name}_exps": f"model.layers.{{i}}.block_sparse_moe.experts.{{e}}.{hf}"
+    for name, hf in (("gate", "w1"), ("up", "w3"), ("down", "w2"))
+}
+
+
+def qwen3_moe_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
+    """Every layer is sparse and the weights of the chosen sum to 1: llama.cpp knows no other."""
+    return {
+        "num_experts": keys.count("expert_count"),
+        "num_experts_per_tok": keys.count("expert_used_count"),
+        "moe_intermediate_size": keys.count("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+    }
+
+
+def lfm2_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
+    """A layer without key heads is a convolution."""
+    heads = keys.per_layer("attention.head_count_kv")
+    if keys.count("attention.sliding_window", 0, minimum=0):
+        raise UnsupportedModel(f"{keys.file.path}: LFM2 with a sliding window")
+    return {
+        "num_key_value_heads": max(heads),
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "conv_L_cache": keys.count("shortconv.l_cache"),
+        "conv_bias": any(name.endswith("shortconv.conv.bias") for name in keys.file.tensors),
+        "norm_eps": config["rms_norm_eps"],
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def mixtral_keys(keys: Keys, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "num_local_experts": keys.count("expert_count"),
+        "num_experts_per_tok": keys.count("expert_used_count"),
+    }
+
+
 LAYER_NORM = "attention.layer_norm_epsilon"
 ARCHITECTURES = {
     "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", GEMMA_NAMES, more=gemma2_keys),
@@ -211,13 +279,39 @@ ARCHITECTURES = {
         norm_key=LAYER_NORM,
     ),
     "granite": Architecture("GraniteForCausalLM", "granite", LLAMA_NAMES, LLAMA_PERMUTED, more=granite_keys),
+    "lfm2": Architecture(
+        "Lfm2ForCausalLM", "lfm2", LFM2_NAMES, more=lfm2_keys, convolutions=frozenset({"shortconv.conv"})
+    ),
     "llama": Architecture("LlamaForCausalLM", "llama", LLAMA_NAMES, LLAMA_PERMUTED),
     "olmo2": Architecture("Olmo2ForCausalLM", "olmo2", OLMO2_NAMES | HEAD_NORMS | NORMS_AFTER),
     "phi3": Architecture("Phi3ForCausalLM", "phi3", PHI3_NAMES, more=phi3_keys),
     "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", LLAMA_NAMES),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", LLAMA_NAMES | HEAD_NORMS),
+    "qwen3moe": Architecture(
+        "Qwen3MoeForCausalLM",
+        "qwen3_moe",
+        LLAMA_NAMES | HEAD_NORMS | {"ffn_gate_inp": "model.layers.{i}.mlp.gate"},
+        more=qwen3_moe_keys,
+        experts=QWEN3_MOE_EXPERTS,
+    ),
     "stablelm": Architecture("StableLmForCausalLM", "stablelm", LLAMA_NAMES, more=stablelm_keys, norm_key=LAYER_NORM),
     "starcoder2": Architecture(
         "Starcoder2ForCausalLM", "starcoder2", STARCODER2_NAMES, more=starcoder2_keys, norm_key=LAYER_NORM
     ),
 }
+MIXTRAL = Architecture(
+    "MixtralForCausalLM",
+    "mixtral",
+    LLAMA_NAMES | {"ffn_gate_inp": "model.layers.{i}.block_sparse_moe.gate"},
+    LLAMA_PERMUTED,
+    more=mixtral_keys,
+    experts=MIXTRAL_EXPERTS,
+)
+
+
+def architecture_of(file: Gguf) -> Architecture | None:
+    """None: not one of these. Mixtral calls itself a Llama that has experts."""
+    name = file.metadata.get("general.architecture")
+    if name == "llama" and file.metadata.get("llama.expert_count"):
+        return MIXTRAL
+    return ARCHITECTURES.get(name) if isinstance(name, str) else None

@@ -17,8 +17,8 @@ import numpy as np
 
 from zerokl.checkpoints.digest import files_digest
 from zerokl.checkpoints.files import fail
-from zerokl.checkpoints.gguf import Gguf
-from zerokl.checkpoints.gguf_architectures import ARCHITECTURES, Architecture, Keys
+from zerokl.checkpoints.gguf import Gguf, unstacked
+from zerokl.checkpoints.gguf_architectures import ARCHITECTURES, Architecture, Keys, architecture_of
 from zerokl.checkpoints.gguf_rope import rope_scaling
 from zerokl.checkpoints.gguf_split import read_parts
 from zerokl.checkpoints.gguf_tokenizer import read_tokenizer
@@ -27,7 +27,7 @@ from zerokl.errors import UnsupportedModel
 
 NOT_WEIGHTS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 """Read by `rope_scaling`: part of the config in Hugging Face's words."""
-GGUF_NAME = re.compile(r"(?:blk\.(0|[1-9][0-9]{0,5})\.)?([a-z_]+)\.(weight|bias)")
+GGUF_NAME = re.compile(r"(?:blk\.(0|[1-9][0-9]{0,5})\.)?((?:shortconv\.)?[a-z_]+)\.(weight|bias)")
 GENERATION = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -40,7 +40,7 @@ GENERATION = {
 def open_gguf(path: Path) -> Checkpoint:
     file, paths = read_parts(path)
     name = file.metadata.get("general.architecture")
-    architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    architecture = architecture_of(file)
     if architecture is None:
         nearest = get_close_matches(str(name), ARCHITECTURES, n=1, cutoff=0)[0]
         raise UnsupportedModel(
@@ -74,8 +74,8 @@ def read_config(file: Gguf, architecture: Architecture) -> dict[str, Any]:
     head_dim = keys.count("attention.key_length", width // heads)
     if keys.count("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModel(f"{file.path}: values of another length than keys")
-    if keys.count("expert_count", 0, minimum=0):
-        raise UnsupportedModel(f"{file.path}: a mixture of experts, which zerokl doesn't read from GGUF yet")
+    if keys.count("expert_count", 0, minimum=0) and not architecture.experts:
+        raise UnsupportedModel(f"{file.path}: {architecture.model_type} with experts isn't read from GGUF")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         fail(file.path, "no tensor 'token_embd.weight' with two axes")
@@ -88,7 +88,7 @@ def read_config(file: Gguf, architecture: Architecture) -> dict[str, Any]:
         "intermediate_size": keys.count("feed_forward_length"),
         "num_hidden_layers": keys.count("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": keys.count("attention.head_count_kv", heads),
+        "num_key_value_heads": 0 if architecture.convolutions else keys.count("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": keys.count("context_length"),
@@ -106,11 +106,15 @@ def read_config(file: Gguf, architecture: Architecture) -> dict[str, Any]:
 
 
 def _hf_tensors(file: Gguf, architecture: Architecture, config: dict[str, Any]) -> dict[str, Tensor]:
-    tensors, unknown = {}, []
+    tensors: dict[str, Tensor] = {}
+    unknown = []
     for name, tensor in file.tensors.items():
         if name in NOT_WEIGHTS:
             continue
         match = GGUF_NAME.fullmatch(name)
+        if match and match[1] and match[2] in architecture.experts:
+            tensors |= _experts(file.path, tensor, architecture.experts[match[2]].replace("{i}", match[1]), config)
+            continue
         hf_name = architecture.names.get(match[2]) if match else None
         if not match or hf_name is None or (match[1] is None) == ("{i}" in hf_name):
             unknown.append(name)
@@ -122,11 +126,21 @@ def _hf_tensors(file: Gguf, architecture: Architecture, config: dict[str, Any]) 
             tensors[renamed] = _unpermuted(file.path, renamed, tensor, heads)
         elif match[2] in architecture.transposed and match[3] == "weight":
             tensors[renamed] = _transposed(renamed, tensor)
+        elif match[2] in architecture.convolutions and match[3] == "weight":
+            tensors[renamed] = _with_one_input(renamed, tensor)
     if unknown:
         raise UnsupportedModel(
             f"{file.path}: {len(unknown)} tensors unknown to {architecture.model_type}: {', '.join(unknown[:5])}"
         )
     return tensors
+
+
+def _experts(path: Path, tensor: Tensor, hf_name: str, config: dict[str, Any]) -> dict[str, Tensor]:
+    count = config.get("num_experts") or config.get("num_local_experts")
+    if len(tensor.shape) != 3 or tensor.shape[0] != count:
+        fail(path, f"tensor {tensor.name!r} of shape {tensor.shape} doesn't stack {count} experts")
+    names = [hf_name.replace("{e}", str(expert)) + ".weight" for expert in range(count)]
+    return dict(zip(names, unstacked(tensor, names), strict=True))
 
 
 def _unpermuted(path: Path, name: str, tensor: Tensor, heads: int) -> Tensor:
@@ -147,6 +161,13 @@ def _transposed(name: str, tensor: Tensor) -> Tensor:
         return np.ascontiguousarray(tensor.array().T)
 
     return replace(tensor, name=name, shape=tensor.shape[::-1], read=read)
+
+
+def _with_one_input(name: str, tensor: Tensor) -> Tensor:
+    def read() -> Array:
+        return tensor.array()[:, None]
+
+    return replace(tensor, name=name, shape=(tensor.shape[0], 1, *tensor.shape[1:]), read=read)
 
 
 def _generation_config(metadata: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
