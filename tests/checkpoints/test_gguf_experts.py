@@ -72,7 +72,8 @@ def test_tensors_and_logits_are_those_of_the_folder(tmp_path: Path, family: str)
         assert (tensor.name, tensor.shape, tensor.nbytes) == (name, expected[name].shape, expected[name].nbytes)
         assert tensor.array().tobytes() == expected[name].tobytes(), name
     found = logits(models.load(checkpoint, Config()), range(3, 60), [0, 30, 56])
-    assert found.tobytes() == logits(family_model(family), range(3, 60), [0, 30, 56]).tobytes()
+    expected_model = family_model(family, rope_theta=10000.0)  # a GGUF file always says it; these configs don't
+    assert found.tobytes() == logits(expected_model, range(3, 60), [0, 30, 56]).tobytes()
 
 
 def test_an_expert_of_a_quantised_stack_is_its_part_of_it(tmp_path: Path) -> None:
