@@ -125,7 +125,7 @@ type Task<'a> = (usize, Range<usize>, Mutex<&'a mut [f32]>);
 
 fn one_expert(cpu: Cpu, inputs: Rows<'_>, gate_up: &Matrix, down: &Matrix, outputs: &mut [f32]) {
     HIDDEN.with_borrow_mut(|hidden| {
-        let hidden = lend(hidden, inputs.len() * down.columns);
+        let hidden = lend(hidden, inputs.count() * down.columns);
         gated_rows(cpu, inputs, gate_up, None, hidden);
         linear(cpu, hidden, down, Epilogue::default(), outputs);
     });

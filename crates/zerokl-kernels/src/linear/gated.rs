@@ -31,7 +31,7 @@ pub fn gated_rows(cpu: Cpu, x: Rows<'_>, weight: &Matrix, bias: Option<&[f32]>, 
         return;
     }
     assert!(weight.rows == 2 * width && out.len().is_multiple_of(width), "whole rows of output");
-    assert!(x.depth == weight.columns && x.len() * width == out.len(), "whole rows of input");
+    assert!(x.depth == weight.columns && x.count() * width == out.len(), "whole rows of input");
     assert!(bias.is_none_or(|bias| bias.len() == weight.rows), "one bias per output");
     let epilogue = Epilogue { bias, residual: None };
     if !width.is_multiple_of(PANEL) {

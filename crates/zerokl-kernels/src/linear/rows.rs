@@ -30,13 +30,13 @@ impl<'a> Rows<'a> {
         Rows { x, depth, picked: None }
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.picked.map_or(self.x.len() / self.depth.max(1), <[usize]>::len)
     }
 
     /// One after the other.
     pub fn gathered(&self) -> Vec<f32> {
-        (0..self.len()).flat_map(|index| self.row(index)).copied().collect()
+        (0..self.count()).flat_map(|index| self.row(index)).copied().collect()
     }
 
     #[inline(always)]
@@ -47,11 +47,11 @@ impl<'a> Rows<'a> {
 
 /// Calls `run` with the rows, interleaved.
 pub fn with_interleaved<R>(cpu: Cpu, rows: Rows<'_>, run: impl FnOnce(&[f32]) -> R) -> R {
-    if rows.len() == 1 {
+    if rows.count() == 1 {
         return run(rows.row(0));
     }
     INTERLEAVED.with_borrow_mut(|scratch| {
-        let length = rows.len() * rows.depth;
+        let length = rows.count() * rows.depth;
         if scratch.len() < length {
             scratch.resize(length, 0.0);
         }
