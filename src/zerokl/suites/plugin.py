@@ -9,13 +9,14 @@ noted without being asked for: in this process, or in servers that a test starte
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
 import pytest
 from _pytest.runner import runtestprotocol
+
+from zerokl.config import environment
 
 STEP_NOTES = "ZEROKL_STEP_NOTES"
 """Where engines note their steps, see engine/step_notes.py."""
@@ -57,7 +58,7 @@ class Steps:
     """What engines noted since the last look, one condition each: cached tokens in all, else the most at a time."""
 
     def __init__(self) -> None:
-        name = os.environ.get(STEP_NOTES)
+        name = environment(STEP_NOTES)
         self._path = Path(name) if name else None
         self._read = 0
 
