@@ -190,3 +190,26 @@ def test_power_is_told_before_anything_runs() -> None:
     output = invoke("power", "--questions", "200", "--gate", "0.8", "--expected", "0.9").output
     assert "at least 160 of 200" in output
     assert "true accuracy 0.850: fails with probability 0.02" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gate", "1.5"], "a share is from 0 to 1, not 1.5"),
+        (["--gate", "most"], "'most' is no share, such as 0.8"),
+        (["--against", "nowhere.jsonl"], "'nowhere.jsonl' does not exist"),
+        (["--html", "nowhere/page.html"], "there is no folder nowhere"),
+        (["--out", "nowhere/out.jsonl"], "there is no folder nowhere"),
+    ],
+)
+def test_what_would_spoil_a_runs_end_is_said_before_it(tmp_path: Path, arguments: list[str], said: str) -> None:
+    """No server answers at that address, and none is asked."""
+    out = ["--out", str(tmp_path / "out.jsonl")] if arguments[0] != "--out" else []
+    result = gsm8k("http://127.0.0.1:1", *out, *arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.replace("\u2502", "").split())
+
+
+def test_the_url_may_end_as_openais_clients_write_it(url: str, tmp_path: Path) -> None:
+    result = gsm8k(f"{url}/v1/", "--out", str(tmp_path / "out.jsonl"), "--questions", "2")
+    assert result.exit_code == 0, result.output

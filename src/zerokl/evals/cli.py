@@ -27,8 +27,32 @@ from zerokl.evals.statistics import Gate
 
 Command = Callable[..., Any]
 FILE = click.Path(path_type=Path, dir_okay=False)
+THERE = click.Path(path_type=Path, dir_okay=False, exists=True)
 SHARE = click.FloatRange(0, 1)
 Found = TypeVar("Found")
+
+
+class NewFile(click.Path):
+    """A file to write: what would keep it from being written is said before the run, not after it."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        path: Any = super().convert(value, param, context)
+        if not Path(path).parent.is_dir():
+            self.fail(f"there is no folder {Path(path).parent}", param, context)
+        return path
+
+
+NEW = NewFile()
+
+
+def checked_share(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """A gate is kept as it was written, and refused before anything runs."""
+    if text is not None:
+        threshold_gate(1, text)
+    return text
 
 
 @click.group("eval")
@@ -51,13 +75,11 @@ def server_options(command: Command) -> Command:
 
 def file_options(command: Command) -> Command:
     for option in (
-        click.option(
-            "--out", required=True, type=FILE, help="Results, a line per question; an unfinished one goes on."
-        ),
+        click.option("--out", required=True, type=NEW, help="Results, a line per question; an unfinished one goes on."),
         click.option("--overwrite", is_flag=True, help="Begin anew, whatever --out holds."),
         click.option("--flush", is_flag=True, help="Empty the server's prefix cache first: a cold run."),
-        click.option("--json", "json_path", type=FILE, help="Write the summary to this file."),
-        click.option("--html", "html_path", type=FILE, help="Write a page with the interval drawn."),
+        click.option("--json", "json_path", type=NEW, help="Write the summary to this file."),
+        click.option("--html", "html_path", type=NEW, help="Write a page with the interval drawn."),
     ):
         command = option(command)
     return command
@@ -79,13 +101,14 @@ def gsm8k_options(command: Command) -> Command:
 @gsm8k_options
 @file_options
 @click.option("--max-new-tokens", default=512, show_default=True, type=click.IntRange(1))
-@click.option("--gate", type=str, help="Exit status 1 if less than this share is right.")
+@click.option("--gate", type=str, callback=checked_share, help="Exit status 1 if less than this share is right.")
 @click.option("--expected", type=SHARE, help="The reference's accuracy, for the gate's false alarms.")
-@click.option("--against", type=FILE, help="An earlier --out: compare with it, pair by pair.")
+@click.option("--against", type=THERE, help="An earlier --out: compare with it, pair by pair.")
 @click.option("--same", is_flag=True, help="With --against: exit status 1 if any output differs in any bit.")
 def gsm8k(data: Path, mode: str, shots: int, questions: int, max_new_tokens: int, **chosen: Any) -> None:
     """Grade-school maths, few-shot by completion. URL is the server's base, such as http://127.0.0.1:30000."""
     task = make_task(data, mode=mode, shots=shots, questions=questions)
+    earlier = load(chosen["against"]) if chosen["against"] else None
 
     async def work(asker: Asker, done: Callable[[Answered], None]) -> Results:
         return await run_gsm8k(asker, task, max_new_tokens=max_new_tokens, done=done, **_running(chosen))
@@ -95,8 +118,8 @@ def gsm8k(data: Path, mode: str, shots: int, questions: int, max_new_tokens: int
     click.echo(report.words(content))
     red = judge_gate(content, chosen["gate"], chosen["expected"])
     compared = ""
-    if chosen["against"]:
-        content["comparison"] = report.comparison_content(compare(load(chosen["against"]), results))
+    if earlier is not None:
+        content["comparison"] = report.comparison_content(compare(earlier, results))
         compared = report.comparison_words(content["comparison"])
         click.echo(compared)
         red = red or (chosen["same"] and bool(content["comparison"]["differing"]))
@@ -126,7 +149,7 @@ def references(data: Path, mode: str, shots: int, questions: int, **chosen: Any)
 @evaluate.command()
 @server_options
 @file_options
-@click.option("--data", required=True, type=FILE, help='Lines of {"question", "choices", "answer": index}.')
+@click.option("--data", required=True, type=THERE, help='Lines of {"question", "choices", "answer": index}.')
 @click.option("--shots", default=0, show_default=True, type=click.IntRange(0), help="First lines shown, not asked.")
 @click.option("--questions", type=click.IntRange(1))
 def choice(data: Path, shots: int, questions: int | None, **chosen: Any) -> None:
@@ -142,7 +165,7 @@ def choice(data: Path, shots: int, questions: int | None, **chosen: Any) -> None
 
 @evaluate.command("perplexity")
 @server_options
-@click.argument("text", type=FILE)
+@click.argument("text", type=THERE)
 @click.option("--piece-chars", default=4000, show_default=True, type=click.IntRange(16))
 def perplexity_command(text: Path, piece_chars: int, **chosen: Any) -> None:
     """Perplexity of a text file, with the error of its mean over pieces (native route)."""
@@ -162,8 +185,8 @@ def perplexity_command(text: Path, piece_chars: int, **chosen: Any) -> None:
 @click.argument("other", type=FILE)
 @click.option("--same", is_flag=True, help="Exit status 1 if any output differs in any bit.")
 @click.option("--worse", type=SHARE, metavar="P", help="Exit status 1 if McNemar's one-sided p is below this.")
-@click.option("--json", "json_path", type=FILE)
-@click.option("--html", "html_path", type=FILE)
+@click.option("--json", "json_path", type=NEW)
+@click.option("--html", "html_path", type=NEW)
 def compare_command(first: Path, other: Path, same: bool, worse: float | None, **paths: Any) -> None:
     """Two files of results on the same questions, pair by pair."""
     one, two = load(first), load(other)
@@ -218,7 +241,7 @@ def run(
 
     async def all_of_it() -> Found:
         wire = Wire(
-            chosen["url"] if "//" in chosen["url"] else f"http://{chosen['url']}",
+            base_of(chosen["url"]),
             api_key=chosen["api_key"],
             concurrency=chosen["parallel"],
             timeout_s=chosen["timeout"],
@@ -238,6 +261,11 @@ def run(
     except CouldNotRun as error:
         click.echo(f"could not run: {error}", err=True)
         sys.exit(2)
+
+
+def base_of(url: str) -> str:
+    """The server's base, also of what OpenAI's clients call so, which ends in /v1."""
+    return (url if "//" in url else f"http://{url}").removesuffix("/").removesuffix("/v1")
 
 
 def _running(chosen: dict[str, Any]) -> dict[str, Any]:

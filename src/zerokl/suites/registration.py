@@ -135,4 +135,8 @@ def nearest(name: str, known: object) -> str:
     """ "; the nearest is ..." for a message, or the whole list where nothing is near."""
     names = [str(one) for one in known]  # type: ignore[attr-defined]  # any iterable of names
     near = difflib.get_close_matches(name, names, n=1)
-    return f"; the nearest is {near[0]!r}" if near else f"; there are {', '.join(names) or 'none'}"
+    return (
+        f"; the nearest is {near[0]!r}"
+        if near
+        else f"; there are {', '.join(names[:12]) or 'none'}{', ...' if len(names) > 12 else ''}"
+    )
