@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from zerokl.ops import choices
 from zerokl.ops.reference_numbers import fma
-from zerokl.ops.triton import choices, ways
+from zerokl.ops.triton import ways
 from zerokl.runner import columns, cuda, graphs
 
 

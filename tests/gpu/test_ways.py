@@ -7,10 +7,10 @@ import torch
 
 from tests.gpu.device import DEVICE, INTERPRETED, NARROW, normal, relative_error, same
 from zerokl import ops
+from zerokl.ops.choices import LIBRARY, REFERENCE, TABLE, TILES, Choices, Schedule, Shape, candidates
 from zerokl.ops.triton import admit, swiglu
 from zerokl.ops.triton.admit import differing, inputs, outcome, split_k
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import LIBRARY, REFERENCE, TABLE, TILES, Choices, Schedule, Shape, candidates
 from zerokl.ops.triton.ways import forbid_split_k
 
 N, K = (40, 96) if INTERPRETED else (1000, 1600)

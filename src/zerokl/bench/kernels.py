@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from zerokl.ops.choices import REFERENCE, Schedule, Shape, Way, candidates
 from zerokl.ops.triton import admit
 from zerokl.ops.triton.admit import Inputs, differing, inputs, outcome
-from zerokl.ops.triton.choices import REFERENCE, Schedule, Shape, Way, candidates
 from zerokl.ops.triton.ways import forbid_split_k
 
 MOST_HEAD_ROWS = 256

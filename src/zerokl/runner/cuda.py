@@ -25,8 +25,9 @@ import torch
 from zerokl import ops
 from zerokl.errors import EngineError, UnsupportedModel
 from zerokl.models import Model
+from zerokl.ops.choices import Verdict
 from zerokl.ops.triton import sample
-from zerokl.ops.triton.admit import Verdict, admit
+from zerokl.ops.triton.admit import admit
 from zerokl.ops.triton.attention import LONG
 from zerokl.ops.triton.embedding import gather, resolve
 from zerokl.ops.triton.ways import CHOICES, forbid_split_k

@@ -9,29 +9,18 @@ schedule is the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from zerokl.errors import EngineError
+from zerokl.ops.choices import REFERENCE, Choices, Compare, Shape, Verdict, Way, settle
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import REFERENCE, Choices, Shape, Way, candidates
 from zerokl.ops.triton.ways import compute
 
 KINDS = ("cancelling", "gaussian", "wide", "subnormal")
 """Of inputs; starting uses the first, tests and benchmarks all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One candidate of one shape."""
-
-    shape: Shape
-    way: Way
-    differing: int
-    of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +36,22 @@ class Inputs:
 def admit(
     choices: Choices, kinds: Iterable[Shape], buckets: Iterable[int], device: str, dtype: Any = torch.bfloat16
 ) -> list[Verdict]:
-    """Fill `choices` for every kind (a Shape of any number of rows) at every bucket. Returns what was compared."""
-    verdicts = []
-    for kind in sorted({shape._replace(rows=0) for shape in kinds}):
-        for verdict in compared(kind, sorted(buckets), device, dtype):
-            verdicts.append(verdict)
-            if not verdict.differing:
-                choices.admitted.setdefault(verdict.shape, verdict.way)
-        missing = [rows for rows in buckets if kind._replace(rows=rows) not in choices.admitted]
-        if missing:
-            raise EngineError(f"no way to compute {kind} at {missing} rows gives the reference schedule's bits")
-    return verdicts
+    """Fill `choices` for every kind (a Shape of any number of rows) at every bucket. Returns what was compared.
 
+    Raises EngineError if a shape is left with nothing.
+    """
 
-def compared(
-    kind: Shape, buckets: list[int], device: str, dtype: Any = torch.bfloat16, inputs_kind: str = KINDS[0]
-) -> Iterator[Verdict]:
-    """Each bucket's candidates, until one has the reference's bits."""
-    given = inputs(kind, buckets[-1], device, inputs_kind, dtype)
-    expected = outcome(REFERENCE, kind, given, buckets[-1])
-    for rows in buckets:
-        shape = kind._replace(rows=rows)
-        for way in candidates(shape):
+    def comparing(kind: Shape, most: int) -> Compare:
+        given = inputs(kind, most, device, KINDS[0], dtype)
+        expected = outcome(REFERENCE, kind, given, most)
+
+        def compare(way: Way, rows: int) -> tuple[int, int]:
             found = outcome(way, kind, given, rows)
-            verdict = Verdict(shape, way, differing(found, expected[:rows]), found.numel())
-            yield verdict
-            if not verdict.differing:
-                break
+            return differing(found, expected[:rows]), found.numel()
+
+        return compare
+
+    return settle(choices, kinds, buckets, comparing)
 
 
 def outcome(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.triton.choices import Schedule
+from zerokl.ops.choices import Schedule
 from zerokl.ops.triton.numbers import EXACT, begin
 from zerokl.ops.triton.swiglu import gate
 

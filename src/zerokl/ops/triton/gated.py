@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from zerokl.ops.triton.choices import Persistent
+from zerokl.ops.choices import Persistent
 from zerokl.ops.triton.numbers import EXACT, begin
 from zerokl.ops.triton.swiglu import gate
 

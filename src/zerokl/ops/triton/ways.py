@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from zerokl.errors import ShapeError
+from zerokl.ops.choices import Choices, Persistent, Schedule, Shape, Way
 from zerokl.ops.matrix import DeviceMatrix
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.choices import Choices, Persistent, Schedule, Shape, Way
 from zerokl.ops.triton.gated import run_persistent
 from zerokl.ops.triton.swiglu import swiglu
 

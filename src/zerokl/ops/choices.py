@@ -1,14 +1,18 @@
 """Which way a chain is computed, by shape and token bucket: nothing else may decide. No torch.
 
 Rows above `LIBRARY_FROM` go to cuBLAS, which is called with split-K forbidden and only at bucket sizes, each of which
-`admit.py` has compared with the reference schedule; the rest, and whatever was not admitted, to a schedule of our own.
+`triton/admit.py` has compared with the reference schedule; the rest, and whatever was not admitted, to a schedule of
+our own.
 The table is measured (docs/log.md); for other shapes the rule below picks by the same pattern.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from zerokl.errors import EngineError
 
 PERSISTENT_FROM = 1024
 """Rows from which a gated chain's tiles keep every processor busy."""
@@ -81,6 +85,42 @@ class Choices:
         return way
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One candidate of one shape."""
+
+    shape: Shape
+    way: Way
+    differing: int
+    of: int
+
+
+Compare = Callable[[Way, int], tuple[int, int]]
+"""(way, rows) -> (outputs with other bits than the reference schedule's, outputs)."""
+
+
+def settle(
+    choices: Choices, kinds: Iterable[Shape], buckets: Iterable[int], comparing: Callable[[Shape, int], Compare]
+) -> list[Verdict]:
+    """Admit, for every kind (a Shape of any number of rows) at every bucket, the first candidate with equal bits.
+
+    `comparing(kind, most rows)` makes the comparison for a kind. Raises EngineError if a shape is left with nothing.
+    """
+    verdicts, sizes = [], sorted(buckets)
+    for kind in sorted({shape._replace(rows=0) for shape in kinds}):
+        compare = comparing(kind, sizes[-1])
+        for rows in sizes:
+            shape = kind._replace(rows=rows)
+            for way in candidates(shape):
+                verdicts.append(Verdict(shape, way, *compare(way, rows)))
+                if not verdicts[-1].differing:
+                    choices.admitted[shape] = way
+                    break
+            else:
+                raise EngineError(f"no way to compute {shape} gives the reference schedule's bits")
+    return verdicts
+
+
 def candidates(shape: Shape) -> list[Way]:
     """Ways to try, the best first; the reference schedule itself is the last resort."""
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
@@ -112,7 +152,7 @@ def dividing(most: int, depth: int) -> int:
 
 # rows up to   columns <= 4,096                        between                               >= 16,384
 TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
-    (8, Schedule(8, 32, 512, True, 4, 3), Schedule(8, 64, 128, True, 2, 5), Schedule(8, 64, 128, True, 2, 5)),
+    (8, Schedule(8, 32, 256, True, 4, 6), Schedule(8, 64, 128, True, 2, 5), Schedule(8, 64, 128, True, 2, 5)),
     (16, Schedule(16, 32, 256, False, 2, 4), Schedule(16, 64, 128, True, 4, 5), Schedule(16, 64, 128, True, 4, 5)),
     (32, Schedule(32, 64, 128, True, 4, 5), Schedule(32, 64, 128, True, 4, 5), Schedule(32, 64, 128, True, 4, 5)),
     (64, Schedule(64, 32, 128, False, 4, 5), Schedule(64, 64, 128, True, 4, 4), Schedule(64, 128, 64, False, 4, 4)),

@@ -1,0 +1,83 @@
+"""Which way computes a product: what is tried in which order, and that nothing is used which was not admitted."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerokl.errors import EngineError
+from zerokl.ops.choices import LIBRARY, REFERENCE, TILES, Choices, Schedule, Shape, candidates, fallback, settle
+
+BUCKETS = (1, 8, 16, 32, 64, 256, 1024, 8192)
+KINDS = [
+    Shape(0, 6144, 4096),
+    Shape(0, 4096, 12288, added=True),
+    Shape(0, 12288, 4096, gated=True),
+    Shape(0, 1536, 576, gated=True, biased=True),
+    Shape(0, 151936, 4096, wide=True),
+]
+
+
+def differing_if(bad):
+    """A comparison with a machine on which what `bad` names has other bits."""
+    return lambda kind, most: lambda way, rows: (rows * kind.columns if bad(way, rows) else 0, rows * kind.columns)
+
+
+def everywhere(choices: Choices) -> set:
+    return {choices.of(kind._replace(rows=rows)) for kind in KINDS for rows in BUCKETS}
+
+
+def test_every_shape_has_a_schedule_of_ours_behind_the_library_and_the_reference_last():
+    for kind in KINDS:
+        for rows in BUCKETS:
+            shape = kind._replace(rows=rows)
+            ways = candidates(shape)
+            assert ways[-2:] == [fallback(shape), REFERENCE]
+            assert all(isinstance(way, Schedule) for way in ways) or ways[-3] == LIBRARY
+            assert (LIBRARY in ways) == (rows > 24 or (kind.gated and rows > 16)) & (not kind.biased)
+
+
+def test_a_schedules_step_divides_the_depth_or_is_masked_at_64():
+    for depth in (64, 96, 576, 1536, 4096, 12288):
+        for rows in BUCKETS:
+            step = fallback(Shape(rows, 4096, depth)).depth
+            assert depth % step == 0 or step == 64
+
+
+def test_the_best_candidate_is_admitted_where_all_have_the_bits():
+    choices = Choices()
+    verdicts = settle(choices, KINDS, BUCKETS, differing_if(lambda way, rows: False))
+    assert len(verdicts) == len(KINDS) * len(BUCKETS), "one comparison each"
+    for kind in KINDS:
+        for rows in BUCKETS:
+            assert choices.of(kind._replace(rows=rows)) == candidates(kind._replace(rows=rows))[0]
+    assert {LIBRARY, TILES} <= everywhere(choices)
+
+
+def test_a_library_that_splits_k_at_some_sizes_is_not_used_there_and_is_elsewhere():
+    """The planted defect: its bits depend on the exact number of rows."""
+    choices = Choices()
+    verdicts = settle(choices, KINDS, BUCKETS, differing_if(lambda way, rows: way == LIBRARY and rows in (64, 256)))
+    assert {verdict.shape.rows for verdict in verdicts if verdict.differing} == {64, 256}
+    for kind in KINDS:
+        assert choices.of(kind._replace(rows=64)) == fallback(kind._replace(rows=64))
+    assert choices.of(KINDS[0]._replace(rows=1024)) == LIBRARY
+
+
+def test_tiles_that_differ_leave_the_gated_product_to_the_library():
+    choices = Choices()
+    settle(choices, KINDS, BUCKETS, differing_if(lambda way, rows: way == TILES))
+    assert TILES not in everywhere(choices)
+    assert choices.of(KINDS[2]._replace(rows=8192)) == LIBRARY
+
+
+def test_a_machine_where_nothing_has_the_bits_does_not_start():
+    with pytest.raises(EngineError, match="no way to compute"):
+        settle(Choices(), KINDS, BUCKETS, differing_if(lambda way, rows: rows == 16))
+
+
+def test_a_shape_that_nobody_admitted_never_reaches_the_library():
+    choices = Choices()
+    settle(choices, KINDS[:1], BUCKETS, differing_if(lambda way, rows: False))
+    for shape in (Shape(63, 6144, 4096), Shape(64, 6144, 4096, biased=True), Shape(8192, 512, 512, gated=True)):
+        assert choices.of(shape) == fallback(shape)
+        assert shape in choices.seen, "the next start knows of it"
