@@ -96,6 +96,15 @@ def test_events_are_heard_and_everything_else_is_passed_over():
     assert (stream.pieces, stream.input_tokens, stream.output_tokens) == ([1.5], 4, 2)
 
 
+def test_a_stream_whose_ids_mean_nothing_ends_all_the_same():
+    stream = Stream()
+    hear(stream, 'data: {"choices": [{"text": "", "finish_reason": null}]}', 1.0)
+    hear(stream, 'data: {"choices": [{"text": "", "finish_reason": "length"}]}', 2.0)
+    assert stream.pieces == [2.0]
+    hear(stream, 'data: {"choices": [{"text": "", "finish_reason": "length"}]}', 3.0)
+    assert stream.pieces == [2.0], "an empty last piece is none, where there was one"
+
+
 def test_one_seed_gives_one_load_and_lengths_follow_their_shape():
     load = Load(requests=400, input_tokens=100, output_tokens=10, shape="random", ids=1000, rate=50.0)
     asked = requests_of(load)

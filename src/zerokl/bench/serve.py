@@ -27,7 +27,7 @@ class Stream:
 
     sent: float = 0.0
     pieces: list[float] = field(default_factory=list)
-    """When each piece of text arrived."""
+    """When each piece of text arrived; of a stream without text (ids that mean nothing), when it finished."""
     ended: float = 0.0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -97,7 +97,7 @@ async def one(
             stream.error = f"{type(error).__name__}: {error}"
         stream.ended = time.perf_counter() - began
     if not stream.error and not stream.pieces:
-        stream.error = "a stream without text"
+        stream.error = "a stream without an end"
     stream.output_tokens = stream.output_tokens or len(stream.pieces)
     return stream
 
@@ -109,10 +109,15 @@ def hear(stream: Stream, line: str, now: float) -> None:
     event = orjson.loads(line[5:])
     if event.get("error"):
         stream.error = str(event["error"])[:200]
-    if any(choice.get("text") for choice in event.get("choices") or []):
+    choices = event.get("choices") or []
+    if any(choice.get("text") for choice in choices) or (choices and not stream.pieces and is_last(choices)):
         stream.pieces.append(now)
     if usage := event.get("usage"):
         stream.input_tokens, stream.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+
+
+def is_last(choices: Sequence[dict[str, Any]]) -> bool:
+    return all(choice.get("finish_reason") for choice in choices)
 
 
 def summary(seconds: float, streams: Sequence[Stream]) -> dict[str, Any]:
