@@ -155,3 +155,10 @@ def test_server_that_tells_nothing_of_its_cache_is_not_called_unrepeatable_for_u
     (diagnosis,) = report.diagnoses
     assert diagnosis.kind is Kind.SHAPE
     assert any("perhaps cached" in one.setting.describe() for one in report.divergent())
+
+
+def test_cache_that_nobody_counts_is_acquitted_where_warm_answers_agree() -> None:
+    app = FakeOpenAI(FakeEngine("batch_size"))
+    options = Options("http://peer", cases=("repeats", "crowd"), transports={"http://peer": InProcess(app)})
+    (diagnosis,) = asyncio.run(run_check(options, Console(file=io.StringIO()))).diagnoses
+    assert (diagnosis.kind, diagnosis.confidence) == (Kind.BATCH, "high")

@@ -53,7 +53,12 @@ class Sighting:
         return self.meeting.first_setting, self.comparison.setting
 
 
-def factors(meeting: Meeting, other: Setting) -> Factors:
+ACQUITTED = 16
+"""Rows that may have come from a cache or not, and all agree: then the cache is not to blame."""
+
+
+def factors(meeting: Meeting, other: Setting, *, perhaps: bool = True) -> Factors:
+    """`perhaps`: also what may have been cached, without anybody having counted it."""
     first = meeting.first_setting
     shorter, longer = sorted((first.prompt_tokens, other.prompt_tokens))
     keys_decoded = shorter != longer and meeting.position > shorter
@@ -63,7 +68,7 @@ def factors(meeting: Meeting, other: Setting) -> Factors:
         Factor.END: not decoded and meeting.first_phase != meeting.phase,
         Factor.COMPANY: first.neighbours > 0 or other.neighbours > 0,
         Factor.CACHE: (first.cached_tokens or 0) != (other.cached_tokens or 0)
-        or first.perhaps_cached != other.perhaps_cached,
+        or (perhaps and first.perhaps_cached != other.perhaps_cached),
         Factor.STREAM: first.stream != other.stream,
         Factor.ROUTE: first.route != other.route,
         Factor.SERVER: first.server != other.server,
@@ -74,8 +79,18 @@ def factors(meeting: Meeting, other: Setting) -> Factors:
 
 
 def sightings(comparisons: Iterable[Comparison]) -> list[Sighting]:
+    """What was perhaps cached is an unequal circumstance, until enough such rows agree."""
+    compared = list(comparisons)
+    found = _sightings(compared, perhaps=True)
+    only_cached = Table(found).pure(Factor.CACHE)
+    if only_cached.rows >= ACQUITTED and not only_cached.differing:
+        return _sightings(compared, perhaps=False)
+    return found
+
+
+def _sightings(comparisons: Iterable[Comparison], *, perhaps: bool) -> list[Sighting]:
     return [
-        Sighting(meeting, comparison, factors(meeting, comparison.setting))
+        Sighting(meeting, comparison, factors(meeting, comparison.setting, perhaps=perhaps))
         for comparison in comparisons
         for meeting in comparison.meetings
     ]
