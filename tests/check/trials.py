@@ -87,7 +87,14 @@ def trial(defect: str, strength: int = 1, seed: int = 0) -> Outcome:
 
     app = Counting(engine)
     transports = {"http://fake": InProcess(app)}
-    options = Options("http://fake", seed=seed, transports=transports, restart=restarting(app), other_weights="other")
+    options = Options(
+        "http://fake",
+        seed=seed,
+        max_new_tokens=24,
+        transports=transports,
+        restart=restarting(app),
+        other_weights="other",
+    )
     report = asyncio.run(run_check(options, Console(file=io.StringIO())))
     kinds = tuple(diagnosis.kind for diagnosis in report.diagnoses)
     return Outcome(defect, strength, seed, events, report.exit_code == 1, kinds)

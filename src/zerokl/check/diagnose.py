@@ -22,6 +22,8 @@ by up to 0.1 when sums are taken in another order."""
 ROUNDING = 4 * 2.0**-23
 """Times max(1, |logprob|): the error of taking log(softmax) instead of log_softmax."""
 K = TypeVar("K")
+ENOUGH_EXPECTED = 6.0
+"""Differing rows, had a circumstance nothing to do with it; fewer, and their absence may be luck."""
 EXPLAINS = 0.95
 """Share of the differing rows that a rule must cover."""
 
@@ -211,8 +213,7 @@ def tiles(clues: Clues) -> Diagnosis | None:
 
 def step_size(clues: Clues) -> Diagnosis | None:
     """Company, cache hits and decode all move the bits, a little: a step's sums depend on how many tokens it has."""
-    suspects = (Factor.COMPANY, Factor.CACHE, Factor.PHASE, Factor.END, Factor.LENGTH)
-    accused = [factor for factor in suspects if _accused(clues, factor)]
+    accused = [factor for factor in (Factor.COMPANY, Factor.CACHE, Factor.PHASE, Factor.END) if _accused(clues, factor)]
     if len(accused) < 2 or Factor.COMPANY not in accused or _largest(clues.differing) > WRONG_CONTENT:
         return None
     return Diagnosis(
@@ -221,6 +222,15 @@ def step_size(clues: Clues) -> Diagnosis | None:
         "company, cached prefixes or the phase move the bits alike: results depend on how many tokens share a step",
         [(factor.value, str(clues.table.pure(factor))) for factor in accused],
     )
+
+
+def may_be_unrepeatable(comparisons: Sequence[Comparison]) -> bool:
+    """So few rows were compared under equal circumstances that "never" means nothing yet."""
+    found = sightings(comparisons)
+    same, rest = Count(), Count()
+    for one in found:
+        (rest if one.factors else same).add(one.differs)
+    return not same.differing and same.rows * rest.rate < ENOUGH_EXPECTED
 
 
 def bucket(clues: Clues) -> Diagnosis | None:
@@ -313,10 +323,10 @@ def phases(clues: Clues) -> Diagnosis | None:
 RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
     servers,
     epochs,
-    unrepeatable,
-    seeds,
     hang_ups,
     preemptions,
+    unrepeatable,
+    seeds,
     streams,
     routes,
     chunk_cuts,
@@ -331,14 +341,20 @@ RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
 
 def _one_case(clues: Clues, cases: Sequence[str], kind: Kind, summary: str) -> Diagnosis | None:
     """Nearly all that differs does so in these cases, whose event no other case has."""
-    share = clues.share(lambda one: one.comparison.setting.case in cases)
+    share = clues.share(lambda one: _is_of(one, cases))
     if share < EXPLAINS:
         return None
-    elsewhere = Count()
+    here, elsewhere = Count(), Count()
     for one in clues.found:
-        if one.comparison.setting.case not in cases:
-            elsewhere.add(one.differs)
+        (here if _is_of(one, cases) else elsewhere).add(one.differs)
+    if elsewhere.rows * here.rate < ENOUGH_EXPECTED:
+        return None
     return Diagnosis(kind, _confidence(clues, share), summary, [("in all other cases", str(elsewhere))])
+
+
+def _is_of(one: Sighting, cases: Sequence[str]) -> bool:
+    """One of its sides; a wrong value may also be the one that was seen first."""
+    return any(setting.case in cases for setting in one.sides)
 
 
 def _one_factor(clues: Clues, factor: Factor, kind: Kind, summary: str) -> Diagnosis | None:

@@ -35,6 +35,7 @@ FRESH = 1_000_003
 """Added to the seed: other prompts than the run's."""
 ROUNDS, ENOUGH = 4, 40
 """Rare differences need more rows before "never" means anything."""
+PROMPTS_REPEATED, TIMES_REPEATED = 8, 5
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
 
@@ -127,6 +128,19 @@ async def explore(lab: Lab) -> list[Comparison]:
     except CouldNotRun:
         pass
     return even.comparisons if trial.tally is even else [*even.comparisons, *trial.tally.comparisons]
+
+
+async def repeat(lab: Lab) -> list[Comparison]:
+    """The same requests again and again, alone and cold."""
+    trial = fresh(lab, "repeat")
+    try:
+        for number in range(PROMPTS_REPEATED):
+            ask = trial.greedy(lab.prompts.prompt(7 + number, 890 + number, "random"), max(16, lab.sizes.new_tokens))
+            for turn in range(TIMES_REPEATED):
+                await trial.cold(ask.unscored(), f"alone, cold ({turn + 1})")
+    except CouldNotRun:
+        pass
+    return trial.tally.comparisons
 
 
 async def confirm(lab: Lab, diagnosis: Diagnosis) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zerokl.check.diagnose import Diagnosis, Kind, diagnose
-from zerokl.check.experiments import NEED_WIDTHS, confirm, explore
+from zerokl.check.diagnose import Diagnosis, Kind, diagnose, may_be_unrepeatable
+from zerokl.check.experiments import NEED_WIDTHS, confirm, explore, repeat
 from zerokl.check.lab import Lab
 from zerokl.check.logs import Lines
 from zerokl.check.run import Report
@@ -17,6 +17,8 @@ async def diagnose_report(lab: Lab, report: Report) -> list[Diagnosis]:
     if diagnosis is not None:
         if diagnosis.kind in NEED_WIDTHS:
             diagnosis = diagnose([*comparisons, *await explore(lab)], report.facts) or diagnosis
+        elif diagnosis.kind is not Kind.UNREPEATABLE and may_be_unrepeatable(comparisons):
+            diagnosis = diagnose([*comparisons, *await repeat(lab)], report.facts) or diagnosis
         await confirm(lab, diagnosis)
         if lab.edges:
             where = ", ".join(f"{edge - 1}/{edge}" for edge in lab.edges)
