@@ -2,7 +2,7 @@
 
 ASGI's messages take a write for a head and one for its body, and a task that waits for the disconnect. Here an answer
 is one write, a frame is one write, and a client that goes away or stops to read calls `gone` on its connection.
-It stands on uvicorn's insides, so the install asks for the version that tests/http/test_connection.py ran with, or later.
+It stands on uvicorn's insides: the install asks for the version that tests/http/test_connection.py ran with, or later.
 """
 
 from __future__ import annotations
