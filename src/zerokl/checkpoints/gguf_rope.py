@@ -62,7 +62,7 @@ def _longrope(file: Gguf, keys: Keys, rotated: int) -> dict[str, Any]:
     said = keys.maybe("rope.scaling.attn_factor")
     trained = keys.count("rope.scaling.original_context_length", keys.count("context_length"))
     factor = keys.count("context_length") / trained
-    implied = sqrt(1 + log(factor) / log(trained)) if factor > 1 else 1.0
+    implied = sqrt(1 + log(factor) / log(trained)) if factor > 1 and trained > 1 else 1.0
     return scaling if said is None or abs(said - implied) < 1e-6 else scaling | {"attention_factor": said}
 
 

@@ -57,10 +57,12 @@ def plan(checkpoint: weights.Checkpoint, config: Config) -> Plan:
         method = quantization.get("quant_method", "unknown")
         raise UnsupportedModel(f"weights quantised by {method!r} aren't supported in safetensors; GGUF files are")
     served = {SERVED: config.context_length} if config.context_length else {}
+    num_tensors = len(checkpoint.tensors)
+    for key in ("num_hidden_layers", "n_layer"):  # before anything is made per layer
+        num_layers = checkpoint.config.get(key)
+        if isinstance(num_layers, int) and num_layers > num_tensors:
+            raise CheckpointError(f"the config has {num_layers} layers, but the checkpoint only {num_tensors} tensors")
     model_config = module.Config.from_checkpoint({**checkpoint.config, **served})
-    num_layers, num_tensors = model_config.num_layers, len(checkpoint.tensors)
-    if num_layers > num_tensors:
-        raise CheckpointError(f"the config has {num_layers} layers, but the checkpoint only {num_tensors} tensors")
     context_length = config.context_length or model_config.context_length
     if context_length > model_config.context_length:
         raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")

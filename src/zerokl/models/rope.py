@@ -21,6 +21,7 @@ from zerokl.models.fields import Fields
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 MOST_ROTATED = 4096
 """A sanity limit: a corrupt config must not keep `decimal` busy for hours."""
+LONGEST_CONTEXT = 1 << 40
 SUPPORTED = ("default", "linear", "llama3", "yarn", "longrope")
 TRAINED = "original_max_position_embeddings"
 SERVED = "served_context_length"
@@ -60,11 +61,23 @@ def rope_from(config: Mapping[str, Any], head_size: int) -> Rope:
     kind = "longrope" if kind == "su" else kind  # LongRoPE's first name
     if kind not in SUPPORTED:
         raise UnsupportedModel(f"rotary scaling {kind!r} isn't supported; supported are {', '.join(SUPPORTED)}")
-    rotated = int(head_size * given.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
+    share = {"it": given.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0}
+    rotated = int(head_size * float(number(share, kind, "it", "partial_rotary_factor")))
     if rotated > MOST_ROTATED:
         raise CheckpointError(
             f"the config's head_dim means {rotated} rotated numbers per head, more than {MOST_ROTATED}"
         )
+    try:
+        frequencies, scale, name = scaled_by(kind, config, given, rotated)
+    except ArithmeticError as error:
+        raise CheckpointError(f"the config's numbers for rotary positions of kind {kind!r} make no sense") from error
+    return Rope(np.array([float(frequency) for frequency in frequencies], np.float64), float(scale), name)
+
+
+def scaled_by(
+    kind: str, config: Mapping[str, Any], given: Mapping[str, Any], rotated: int
+) -> tuple[list[Decimal], Decimal, str]:
+    """(frequencies, scale, name), as in `Rope`."""
     scale, name = Decimal(1), ""
     with localcontext(Context(prec=50)):
         frequencies = plain(number(given, kind, "rope_theta"), rotated)
@@ -74,10 +87,10 @@ def rope_from(config: Mapping[str, Any], head_size: int) -> Rope:
         elif kind == "llama3":
             frequencies = llama3(frequencies, given)
         elif kind == "yarn":
-            frequencies, scale = yarn(frequencies, given | lengths(config, given, kind))
+            frequencies, scale = yarn(frequencies, {**given, **lengths(config, given, kind)})
         elif kind == "longrope":
-            frequencies, scale, name = longrope(frequencies, given | lengths(config, given, kind))
-    return Rope(np.array([float(frequency) for frequency in frequencies], np.float64), float(scale), name)
+            frequencies, scale, name = longrope(frequencies, {**given, **lengths(config, given, kind)})
+    return frequencies, scale, name
 
 
 def context_length(config: Mapping[str, Any], default: int) -> int:
@@ -86,8 +99,8 @@ def context_length(config: Mapping[str, Any], default: int) -> int:
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(scaling, Mapping) or "yarn" not in (scaling.get("rope_type"), scaling.get("type")):
         return length
-    stretched = lengths({"max_position_embeddings": length} | dict(config), scaling, "yarn")
-    return max(length, int(stretched[TRAINED] * stretched["factor"]))
+    stretched = lengths({**config, "max_position_embeddings": length}, scaling, "yarn")
+    return max(length, min(int(stretched[TRAINED] * stretched["factor"]), LONGEST_CONTEXT))
 
 
 def plain(theta: Decimal, rotated: int) -> list[Decimal]:
@@ -174,7 +187,7 @@ def longrope(frequencies: list[Decimal], given: Mapping[str, Any]) -> tuple[list
     factors = given.get(f"{name}_factor")
     if not isinstance(factors, list) or len(factors) != len(frequencies):
         raise CheckpointError(f"rotary scaling 'longrope' needs a list {name}_factor of {len(frequencies)} numbers")
-    divisors = [number({"it": factor}, "longrope", "it") for factor in factors]
+    divisors = [number({"it": factor}, "longrope", "it", "factor") for factor in factors]
     divided = [frequency / divisor for frequency, divisor in zip(frequencies, divisors, strict=True)]
     if given.get("attention_factor") is not None:
         return divided, number(given, "longrope", "attention_factor"), name
@@ -183,9 +196,11 @@ def longrope(frequencies: list[Decimal], given: Mapping[str, Any]) -> tuple[list
     return divided, scale, name
 
 
-def number(given: Mapping[str, Any], kind: str, key: str) -> Decimal:
+def number(given: Mapping[str, Any], kind: str, key: str, name: str = "") -> Decimal:
     """The exact value of a number in the config."""
     value = given.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        raise CheckpointError(f"rotary positions of kind {kind!r} need a positive {key} in the config, not {value!r}")
+        raise CheckpointError(
+            f"rotary positions of kind {kind!r} need a positive {name or key} in the config, not {value!r:.60}"
+        )
     return Decimal(value)
