@@ -20,7 +20,7 @@ from zerokl.engine.loop import Engine
 from zerokl.models import qwen3
 from zerokl.models.model import Model
 from zerokl.models.weights import Parameters
-from zerokl.ops.triton.choices import LIBRARY, Persistent, candidates
+from zerokl.ops.choices import LIBRARY, Persistent, candidates
 from zerokl.runner import cuda
 from zerokl.runner.cuda import CudaRunner, Options
 from zerokl.runner.cuda_start import describe
