@@ -45,7 +45,8 @@ test: $(READY)  ## the tests, under a minute
 
 test-full: $(READY)  ## all tests that need no GPU, under 30 minutes
 	@$(BIN)/python -m pytest -n 2 -m "not nightly and not gpu and not oracle"
-	@cargo test --quiet --workspace --exclude zerokl-py
+	@cargo test --quiet --workspace --exclude zerokl-py --exclude zerokl-http
+	@cargo test --quiet --release --lib -p zerokl-http
 
 nightly: $(READY)  ## the long sweeps and trials
 	@$(BIN)/python -m pytest -n 2 -m "nightly"

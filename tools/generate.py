@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import generate_wire
+import generate_wire_rust
+import orjson
 
 from zerokl.cli import sglang_launch
 from zerokl.config import ENVIRONMENT, options
-from zerokl.server import reference
+from zerokl.server import documents, reference
+from zerokl.server.routes import ROUTES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,6 +25,28 @@ ROOT = Path(__file__).resolve().parent.parent
 def wire_messages() -> str:
     schema = tomllib.loads(generate_wire.SCHEMA.read_text(encoding="utf-8"))
     return generate_wire.formatted(generate_wire.generate(schema))
+
+
+def wire_messages_rust() -> str:
+    schema = tomllib.loads(generate_wire.SCHEMA.read_text(encoding="utf-8"))
+    return generate_wire_rust.formatted(generate_wire_rust.generate(schema))
+
+
+def routes_json() -> str:
+    """The route table for the Rust frontend, one route a line."""
+    rows = [
+        {"path": route.path, "methods": route.methods, "access": route.access.value, "handler": route.handler.__name__}
+        for route in ROUTES
+    ]
+    return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]\n"
+
+
+def openapi_json() -> str:
+    return orjson.dumps(documents.document()).decode()
+
+
+def docs_page() -> str:
+    return documents.page().decode()
 
 
 def options_page() -> str:
@@ -68,6 +93,10 @@ def models_page() -> str:
 GENERATED: dict[str, Callable[[], str]] = {
     "src/zerokl/wire/messages.py": wire_messages,
     "docs/models.md": models_page,
+    "crates/zerokl-wire/src/messages.rs": wire_messages_rust,
+    "crates/zerokl-http/data/routes.json": routes_json,
+    "crates/zerokl-http/data/openapi.json": openapi_json,
+    "crates/zerokl-http/data/docs.html": docs_page,
     "docs/options.md": options_page,
     "docs/http-api.md": reference.page,
     "docs/sglang-flags.md": sglang_launch.document,

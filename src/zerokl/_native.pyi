@@ -130,3 +130,17 @@ def selective_scan(
     saved: F32,
     out: F32,
 ) -> None: ...
+
+# The HTTP frontend. `run` lets go of the GIL for as long as it serves.
+class HttpServer:
+    def __init__(
+        self,
+        run_folder: str,
+        listener: int,
+        *,
+        stalled_s: float = 60.0,
+        silent_s: float = 20.0,
+        drain_s: float = 30.0,
+    ) -> None: ...
+    def run(self, *, signals: bool) -> None: ...
+    def stop(self) -> None: ...

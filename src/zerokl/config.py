@@ -114,7 +114,14 @@ class Config:
     # Server
     host: str = option("127.0.0.1", "Address to listen on.")
     port: int = option(30000, "Port to listen on.", minimum=0, maximum=65535)
-    frontend: str = option("python", "HTTP frontend.", choices=["python"])
+    frontend: str = option(
+        "auto",
+        "HTTP frontend; both: Python's on the port, Rust's on the next. auto: python, unless ZEROKL_RUST_SERVER.",
+        choices=["auto", "python", "rust", "both"],
+    )
+    frontend_threads: int | None = option(
+        None, "Threads of the Rust frontend; default: all cores, at most 4.", minimum=1, maximum=256
+    )
     api_key: tuple[str, ...] = option((), "Key that clients must send (repeatable).", secret=True)
     admin_api_key: str = option("", "Key for admin routes.", secret=True)
     allow_origins: tuple[str, ...] = option((), "CORS origins (repeatable); none: CORS is off.")
@@ -138,6 +145,7 @@ class Config:
 ENVIRONMENT = {
     "ZEROKL_CACHE": "Folder for downloads and digests; unset: zerokl in XDG_CACHE_HOME.",
     "XDG_CACHE_HOME": "Folder of caches; unset: ~/.cache.",
+    "ZEROKL_RUST_SERVER": "1, on, yes or true: the HTTP frontend is Rust's, unless --frontend says otherwise.",
     "HF_HUB_OFFLINE": "1, on, yes or true: the hub is never asked.",
     "ZEROKL_STEP_NOTES": "File to which engines append what each step ran; set by zerokl suite --repeat.",
 }

@@ -21,19 +21,23 @@ from pathlib import Path
 from tests.http.toy import write_toy_folder
 from zerokl.cli.process import set_up_logs
 from zerokl.cli.run_folder import new_run_folder, write_config
-from zerokl.cli.serve import listen, supervised, watch
+from zerokl.cli.fronts import listening
+from zerokl.cli.serve import supervised, watch
+from zerokl.tokenizer import Tokenizer
+from zerokl.tokenizer.battery import write_battery
 from zerokl.config import Config
 
 set_up_logs("zerokl", "info")
-config = Config(model="toy", served_model_name="toy", port=0)
-listener = listen(config.host, config.port)
-print("port", listener.getsockname()[1], flush=True)
+config = Config(model="toy", served_model_name="toy", port=0, frontend=sys.argv.pop(1))
+fronts = listening(config)
+print("port", fronts[0].address[1], flush=True)
 with new_run_folder() as name:
     folder = Path(name)
-    with supervised(folder, listener, "tests.cli.fake_engine", *sys.argv[1:]) as supervisor:
+    with supervised(folder, fronts, "tests.cli.fake_engine", *sys.argv[1:]) as supervisor:
         write_toy_folder(folder)
+        write_battery(folder, Tokenizer.load(folder).files)
         write_config(folder, config)
-        sys.exit(watch(supervisor, listener, config))
+        sys.exit(watch(supervisor, fronts, config))
 """
 
 
@@ -73,10 +77,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(*engine_arguments: str) -> Iterator[Served]:
+def served(*engine_arguments: str, frontend: str = "python") -> Iterator[Served]:
     root = Path(__file__).parents[2]
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *engine_arguments],
+        [sys.executable, "-c", SCRIPT, frontend, *engine_arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,4 +1,7 @@
-"""One server with a fake engine for all tests that don't need a special one."""
+"""One server with a fake engine for all tests that don't need a special one.
+
+What talks HTTP alone runs against both frontends; `--frontend rust` runs the whole folder against Rust's.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.live import Live, live
+from tests.http.live import FRONTEND, Live, live
 from tests.http.toy import EOS
 
 
@@ -29,7 +32,46 @@ SCRIPT = [
 ]
 
 
+BOTH = (
+    "test_chat",
+    "test_clients",
+    "test_completions",
+    "test_control",
+    "test_dispatch",
+    "test_endings",
+    "test_generate",
+    "test_metrics",
+    "test_playground",
+    "test_streams",
+    "test_structured",
+    "test_traps",
+)
+"""Files whose tests run against each frontend; the others are about Python's insides, or take minutes."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = metafunc.config.getoption("--frontend")
+    name = metafunc.module.__name__.rpartition(".")[2]
+    kinds = ["python", "rust"] if chosen == "both" and name in BOTH else [chosen.replace("both", "python")]
+    if "frontend" in metafunc.fixturenames and ".parity." not in metafunc.module.__name__:
+        metafunc.parametrize("frontend", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frontend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Which one `live` starts."""
+    FRONTEND.kind = getattr(request, "param", "python")
+    yield FRONTEND.kind
+    FRONTEND.kind = "python"
+
+
+@pytest.fixture(autouse=True)
+def _what_only_python_has(request: pytest.FixtureRequest, frontend: str) -> None:
+    if frontend != "python" and request.node.get_closest_marker("python_frontend"):
+        pytest.skip("it looks into the Python frontend")
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[Live]:
+def server(frontend: str) -> Iterator[Live]:
     with live(SCRIPT) as running:
         yield running

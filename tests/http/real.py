@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from tests.http.live import FRONTEND
+
 LAUNCHED_AS_SGLANG = ("-m", "zerokl.launch_server", "--model-path", "")
 LAUNCHED = ("-c", "from zerokl.cli import main; main()", "serve")
 
@@ -15,7 +17,8 @@ LAUNCHED = ("-c", "from zerokl.cli import main; main()", "serve")
 @contextlib.contextmanager
 def real_server(*command: str) -> Iterator[str]:
     """Its URL, once it is ready."""
-    process = subprocess.Popen([sys.executable, *command, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    line = [sys.executable, *command, "--port", "0", "--frontend", FRONTEND.kind]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     try:
         line = process.stdout.readline()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.http.conftest import SCRIPT
-from tests.http.live import CLOCK, Live, live, wait_until
+from tests.http.live import CLOCK, FRONTEND, Live, live, wait_until
 from tests.http.raw import frames, posted
 from tests.http.toy import TEMPLATE
 
@@ -56,7 +56,7 @@ def test_server_info_holds_what_its_readers_want_and_no_key() -> None:
         "dtype": "float32",
         "weight_version": "default",
         "fingerprint": "fake",
-        "frontend": "python",
+        "frontend": FRONTEND.kind,
         "startup_time": 0.0,
     }
     assert {name: info[name] for name in wanted} == wanted
@@ -122,7 +122,7 @@ def test_an_aborted_request_ends_normally_with_the_tokens_so_far() -> None:
         answers: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: answers.append(server.post("/generate", {**LONG, "rid": "mine"})))
         thread.start()
-        wait_until(lambda: len(server.frontend.app.service.engine.flights) == 1)
+        wait_until(lambda: server.in_flight() == 1)
         wait_until(lambda: server.client.get("/server_info").json()["internal_states"][0]["running"] == 1)
         assert server.post("/abort_request", {"rid": "mine"}).status_code == 200
         thread.join()

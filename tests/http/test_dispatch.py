@@ -15,14 +15,14 @@ GREEDY = {"temperature": 0, "max_new_tokens": 3}
 
 
 @pytest.fixture(scope="module")
-def keyed() -> Iterator[Live]:
+def keyed(frontend: str) -> Iterator[Live]:
     """With two user keys and an admin key. /health is open, so it starts like any other."""
     with live(api_key=("user-key", "other-key"), admin_api_key="admin-key") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def user_only() -> Iterator[Live]:
+def user_only(frontend: str) -> Iterator[Live]:
     with live(api_key=("user-key",)) as running:
         yield running
 

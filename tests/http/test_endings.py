@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.http.conftest import says
-from tests.http.live import Live, live, wait_until
+from tests.http.live import FRONTEND, Live, live, wait_until
 from tests.http.raw import connect, frames, posted
 from zerokl.engine import process as process_module
 from zerokl.server import connection
@@ -25,7 +25,7 @@ SHORT = {"text": "hello", "sampling_params": {"max_new_tokens": 4, "temperature"
 
 
 def in_flight(server: Live) -> int:
-    return len(server.frontend.app.service.engine.flights)
+    return server.in_flight()
 
 
 def running(server: Live) -> int:
@@ -174,6 +174,7 @@ def body_of(number: int) -> dict[str, Any]:
     return {"text": text, "sampling_params": {"max_new_tokens": 8 + kind, "ignore_eos": True, "sampling_seed": kind}}
 
 
+@pytest.mark.python_frontend
 def test_a_server_that_shuts_down_refuses_new_requests_and_ends_the_open_ones() -> None:
     with live(engine=SLOW) as server:
         body = {**LONG, "sampling_params": {**LONG["sampling_params"], "max_new_tokens": 30}, "stream": True}
@@ -186,6 +187,7 @@ def test_a_server_that_shuts_down_refuses_new_requests_and_ends_the_open_ones() 
         assert len(frames(b"".join(raw.chunks()).decode())) == 30
 
 
+@pytest.mark.python_frontend
 def test_before_the_engine_is_there_the_server_says_starting() -> None:
     with live() as server:
         engine = server.frontend.app.service.engine
@@ -202,6 +204,7 @@ def test_before_the_engine_is_there_the_server_says_starting() -> None:
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "STALLED_S", 0.2)
+    monkeypatch.setattr(FRONTEND, "limits", {"stalled_s": 0.2})
     with live(engine={"context_length": 4096, "num_pages": 200}) as server:
         raw = connect(server.url)
         raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -217,6 +220,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
 def test_a_step_that_takes_long_is_healthy_until_the_watchdog_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(engine_module, "SILENT_S", 0.5)
+    monkeypatch.setattr(FRONTEND, "limits", {"silent_s": 0.5})
     script = [{"prompt": [*b"long"], "tokens": [97], "step_ms": 2500}]
     with live(script, watchdog_timeout=1.5) as server:
         body = {"text": "long", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
@@ -230,6 +234,7 @@ def test_a_step_that_takes_long_is_healthy_until_the_watchdog_says_otherwise(mon
         wait_until(lambda: server.client.get("/health").status_code == 200)
 
 
+@pytest.mark.python_frontend
 def test_an_engine_that_says_nothing_for_long_is_not_healthy(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.client.get("/health").status_code == 200
     monkeypatch.setattr(engine_module, "SILENT_S", 0.0)

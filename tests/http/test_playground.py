@@ -34,7 +34,7 @@ in_browser = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chr
 
 
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Browser]:
+def tab(frontend: str) -> Iterator[Browser]:
     with browser() as window:
         yield window
 

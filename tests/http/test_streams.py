@@ -16,7 +16,7 @@ ID = "0" * 32
 
 
 @pytest.fixture(scope="module")
-def incremental() -> Iterator[Live]:
+def incremental(frontend: str) -> Iterator[Live]:
     with live(SCRIPT, incremental_streaming_output=True) as running:
         yield running
 

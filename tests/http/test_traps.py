@@ -147,6 +147,7 @@ def test_trap_11_keys_stand_in_the_pages_order(server: Live) -> None:
     ]
 
 
+@pytest.mark.python_frontend
 def test_trap_12_the_frontend_reads_the_run_folders_tokenizer_and_nothing_else(server: Live) -> None:
     mine = Tokenizer.load(server.folder)
     assert mine.digest == server.frontend.app.service.tokenizer.digest == Tokenizer(toy_files()).digest

@@ -7,6 +7,7 @@ mod attention;
 mod cpu;
 mod dense;
 mod heads;
+mod http;
 mod recurrence;
 mod sample;
 mod score;
@@ -24,5 +25,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     score::add(module)?;
     sparse::add(module)?;
     recurrence::add(module)?;
+    http::add(module)?;
     Ok(())
 }

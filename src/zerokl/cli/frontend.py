@@ -1,24 +1,48 @@
-"""The frontend process: `python -m zerokl.cli.frontend RUN_FOLDER LISTENER LIFELINE`, started by the supervisor."""
+"""A frontend process: `python -m zerokl.cli.frontend KIND RUN_FOLDER LISTENER LIFELINE`, started by the supervisor."""
 
 from __future__ import annotations
 
 import gc
-import socket
+import logging
 import sys
 from pathlib import Path
 
 from zerokl.cli.process import hold_lifeline, set_up_logs
 from zerokl.cli.run_folder import await_config
-from zerokl.server.run import serve
+
+log = logging.getLogger(__name__)
 
 
-def main(run_folder: str, listener: str, lifeline: str) -> None:
+def main(kind: str, run_folder: str, listener: str, lifeline: str) -> int:
     hold_lifeline(int(lifeline))
-    config = await_config(Path(run_folder))
+    serve = serve_rust if kind == "rust" else serve_python
+    return serve(Path(run_folder), int(listener))
+
+
+def serve_python(run_folder: Path, listener: int) -> int:
+    import socket
+
+    from zerokl.server.run import serve  # loaded while the model is still looked for
+
+    config = await_config(run_folder)
     set_up_logs("frontend", config.log_level)
     gc.freeze()
-    serve(config, Path(run_folder), socket.socket(fileno=int(listener)))
+    serve(config, run_folder, socket.socket(fileno=listener))
+    return 0
+
+
+def serve_rust(run_folder: Path, listener: int) -> int:
+    """Everything from here on is Rust's; this interpreter only waits."""
+    from zerokl._native import HttpServer
+
+    set_up_logs("frontend", await_config(run_folder).log_level)
+    try:
+        HttpServer(str(run_folder), listener).run(signals=True)
+    except RuntimeError as error:  # said in one line
+        log.error("%s", error)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    raise SystemExit(main(*sys.argv[1:]))

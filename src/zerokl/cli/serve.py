@@ -6,14 +6,14 @@ import dataclasses
 import http.client
 import importlib.util
 import json
-import os
 import secrets
-import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from zerokl.cli.fronts import Front, chosen, listening
 from zerokl.cli.options import config_of, config_options
 from zerokl.cli.process import set_up_logs
 from zerokl.cli.run_folder import new_run_folder, write_config
@@ -42,11 +42,11 @@ def run(config: Config, dry_run: bool = False) -> int:
         return 0
     check_keys(config)
     check_extras(config)
-    listener = listen(config.host, config.port)
-    with new_run_folder() as name, supervised(Path(name), listener) as supervisor:
+    fronts = listening(config)
+    with new_run_folder() as name, supervised(Path(name), fronts) as supervisor:
         config = settled(config)
         write_run_folder(Path(name), config)
-        return watch(supervisor, listener, config)
+        return watch(supervisor, fronts, config)
 
 
 def check_keys(config: Config) -> None:
@@ -59,6 +59,8 @@ def check_extras(config: Config) -> None:
     """What only the frontend would notice, and too late to be an answer."""
     if not config.otlp_traces_endpoint:
         return
+    if chosen(config) != "python":
+        raise ConfigError("--otlp-traces-endpoint works with --frontend python alone")
     try:
         found = importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http")
     except ModuleNotFoundError:
@@ -96,53 +98,34 @@ def write_run_folder(folder: Path, config: Config) -> None:
     """The config and the tokenizer, as both processes will read them."""
     from zerokl import checkpoints
     from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
+    from zerokl.tokenizer.battery import write_battery
     from zerokl.tokenizer.run_folder import write_run_folder as write_tokenizer
 
     checkpoint = checkpoints.open(config.model, load_format=config.load_format)
-    write_tokenizer(folder, tokenizer_files(config, checkpoint))
+    files = tokenizer_files(config, checkpoint)
+    write_tokenizer(folder, files)
+    if chosen(config) != "python":
+        write_battery(folder, files)
     write_config(folder, config)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The socket that every frontend process will accept on, bound before anything slow happens."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=4096)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise ConfigError(f"can't listen on {host}:{port}: {reason}") from error
-    listener.set_inheritable(True)
-    return listener
-
-
 def supervised(
-    folder: Path, listener: socket.socket, engine_module: str = "zerokl.cli.engine", *more: str
+    folder: Path, fronts: Sequence[Front], engine_module: str = "zerokl.cli.engine", *more: str
 ) -> Supervisor:
-    """Both processes. They load their code at once and then wait for the config in the run folder.
+    """All processes. They load their code at once and then wait for the config in the run folder.
 
     `engine_module` and its further arguments: another engine (tests: the fake one).
     """
     read, _write = lifeline()
-    descriptor = listener.fileno()
-    frontend = python("zerokl.cli.frontend", str(folder), str(descriptor), str(read))
-    return Supervisor(
-        Child("engine", python(engine_module, str(folder), str(read), *more), (read,)),
-        Child("frontend", frontend, (descriptor, read)),
-    )
+    engine = Child("engine", python(engine_module, str(folder), str(read), *more), (read,))
+    return Supervisor(engine, *(front.child(folder, read) for front in fronts))
 
 
-def watch(supervisor: Supervisor, listener: socket.socket, config: Config) -> int:
-    address = reachable(listener)
+def watch(supervisor: Supervisor, fronts: Sequence[Front], config: Config) -> int:
     return supervisor.watch(
-        is_ready=lambda: asked(address, "/health", config) is not None,
-        on_ready=lambda: announce(address, config),
+        is_ready=lambda: all(asked(front.address, "/health", config) is not None for front in fronts),
+        on_ready=lambda: announce(fronts, config),
     )
-
-
-def reachable(listener: socket.socket) -> tuple[str, int]:
-    """Where this machine reaches the listener, which may be bound to every address."""
-    host, port = listener.getsockname()[:2]
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
 
 def asked(address: tuple[str, int], path: str, config: Config) -> bytes | None:
@@ -160,18 +143,22 @@ def asked(address: tuple[str, int], path: str, config: Config) -> bytes | None:
         connection.close()
 
 
-def announce(address: tuple[str, int], config: Config) -> None:
+def announce(fronts: Sequence[Front], config: Config) -> None:
     """The one line that says that it works, where, and with what."""
-    facts = json.loads(asked(address, "/server_info", config) or b"{}")
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    facts = json.loads(asked(fronts[0].address, "/server_info", config) or b"{}")
     parts = [
-        f"zerokl is ready: http://{host}:{address[1]}",
+        f"zerokl is ready: {' and '.join(map(url_of, fronts))}",
         f"model {config.served_model_name}",
         f"fingerprint {facts.get('fingerprint', '?')}",
         f"weights {megabytes(facts.get('weight_bytes'))}",
         f"cache {facts.get('max_total_num_tokens', '?')} tokens ({megabytes(facts.get('kv_bytes'))})",
     ]
     click.echo("  ".join(parts))
+
+
+def url_of(front: Front) -> str:
+    host, port = front.address
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def megabytes(size: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Starts the engine and the frontend, watches them, restarts what dies, and takes both down in order.
+"""Starts the engine and its frontends, watches them, restarts what dies, and takes both down in order.
 
 starting ──▶ ready ──▶ (engine died: restart; the frontend answers 503 until it is back) ──▶ ready
    └── a child died before ever being ready: give up          signal ──▶ frontend drains ──▶ engine ends
@@ -56,11 +56,11 @@ class Child:
 
 
 class Supervisor:
-    """Inside `with`, both children run; `watch` keeps them running. Afterwards both are gone, whatever happened."""
+    """Inside `with`, the children run; `watch` keeps them running. Afterwards they are gone, whatever happened."""
 
-    def __init__(self, engine: Child, frontend: Child) -> None:
+    def __init__(self, engine: Child, *frontends: Child) -> None:
         self.engine = engine
-        self.frontend = frontend
+        self.frontends = frontends
         self._deaths: queue.SimpleQueue[tuple[Child, int] | None] = queue.SimpleQueue()
         self._watching = False
         self._ending = False
@@ -75,15 +75,18 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take_signal)
         self._start(self.engine)
-        self._start(self.frontend)
+        for frontend in self.frontends:
+            self._start(frontend)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The frontend first: it lets open requests end, and for that it needs the engine."""
-        self.frontend.signal(signal.SIGTERM)
-        self.frontend.wait(DRAIN_S)
+        """The frontends first: they let open requests end, and for that they need the engine."""
+        for frontend in self.frontends:
+            frontend.signal(signal.SIGTERM)
+        for frontend in self.frontends:
+            frontend.wait(DRAIN_S)
         self.engine.signal(signal.SIGTERM)
         self.engine.wait(END_S)
 
@@ -129,7 +132,7 @@ class Supervisor:
         if not self._watching:
             raise SystemExit(128 + number)
         if self._ending:
-            for child in (self.frontend, self.engine):
+            for child in (*self.frontends, self.engine):
                 child.signal(signal.SIGKILL)
         self._ending = True
         self._ended.set()

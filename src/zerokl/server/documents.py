@@ -40,10 +40,13 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 
 
 async def docs(service: Service, exchange: Exchange) -> None:
+    await exchange.answer(200, page(), HTML)
+
+
+def page() -> bytes:
     from fastapi.openapi.docs import get_swagger_ui_html
 
-    page = get_swagger_ui_html(openapi_url="/openapi.json", title="zerokl")
-    await exchange.answer(200, bytes(page.body), HTML)
+    return bytes(get_swagger_ui_html(openapi_url="/openapi.json", title="zerokl").body)
 
 
 def document() -> dict[str, Any]:

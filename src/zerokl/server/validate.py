@@ -26,7 +26,7 @@ Values = dict[str, Any]
 
 def parse_object(body: bytes) -> Values:
     """The body as one JSON object, whatever its content type. Raises InvalidRequest."""
-    if _depth(body) > MAX_DEPTH:
+    if depth_of(body) > MAX_DEPTH:
         raise InvalidRequest(message("too_deep", limit=MAX_DEPTH))
     try:
         document = orjson.loads(body)
@@ -232,7 +232,7 @@ _BRACKETS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 
 
-def _depth(body: bytes) -> int:
+def depth_of(body: bytes) -> int:
     """The deepest nesting of brackets outside strings; a body with few brackets is not scanned, it can't be deep."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return 0

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from zerokl.server.validate import MAX_DEPTH, depth_of
+
 BLANKS = " \t\r\n"
 """JSON's."""
 
@@ -70,8 +72,10 @@ def function_of(text: str, arguments_names: Sequence[str] = ("arguments", "param
     if not isinstance(name, str) or not name or raw is None:
         return None
     value = as_json(raw)
+    if not is_unicode(name):
+        return None
     if isinstance(value, str):  # some models write the arguments' JSON as a string
-        return (name, value) if isinstance(as_json(value), dict) else None
+        return (name, value) if is_unicode(value) and isinstance(as_json(value), dict) else None
     return (name, raw) if isinstance(value, dict) else None
 
 
@@ -100,11 +104,22 @@ def skip_blanks(text: str, position: int) -> int:
 
 
 def as_json(text: str) -> Any:
-    """None for what isn't JSON."""
+    """None for what isn't JSON, or is deeper than a request may be."""
+    if not is_unicode(text) or depth_of(text.encode()) > MAX_DEPTH:
+        return None
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
+
+
+def is_unicode(text: str) -> bool:
+    """JSON's escapes can spell half a surrogate pair, which no answer can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def refuse(constant: str) -> Any:

@@ -1,0 +1,122 @@
+//! One HTTP exchange: the request's parts in, one answer out.
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::body::AnswerBody;
+use crate::fields::message;
+use crate::json::parse_object;
+use crate::python::unquote;
+use crate::refusal::Refusal;
+
+pub const JSON: &str = "application/json";
+pub const TEXT: &str = "text/plain; charset=utf-8";
+pub const HTML: &str = "text/html; charset=utf-8";
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+pub type Answer = Response<AnswerBody>;
+
+pub struct Exchange {
+    pub method: String,
+    pub path: String,
+    pub query: String,
+    /// The request's headers.
+    given: HeaderMap,
+    body: Option<Incoming>,
+    max_body_bytes: usize,
+}
+
+impl Exchange {
+    pub fn new(request: Request<Incoming>, max_body_bytes: usize) -> Self {
+        let (head, body) = request.into_parts();
+        Self {
+            method: head.method.as_str().to_owned(),
+            path: unquote(head.uri.path()),
+            query: head.uri.query().unwrap_or("").to_owned(),
+            given: head.headers,
+            body: Some(body),
+            max_body_bytes,
+        }
+    }
+
+    /// A header of the request, the last of its name; empty if it isn't there.
+    pub fn header(&self, name: &str) -> &[u8] {
+        self.given.get_all(name).iter().next_back().map_or(b"", HeaderValue::as_bytes)
+    }
+
+    /// The whole body. 413 past the limit.
+    pub async fn body(&mut self) -> Result<Bytes, Refusal> {
+        let too_large = || {
+            let text = message("too_large", &[("limit", &self.max_body_bytes)]);
+            Refusal::new(413, text).code("request_too_large")
+        };
+        let declared = std::str::from_utf8(self.header("content-length")).ok().and_then(|text| text.parse().ok());
+        if declared.is_some_and(|size: u128| size > self.max_body_bytes as u128) {
+            return Err(too_large());
+        }
+        let Some(mut body) = self.body.take() else { return Ok(Bytes::new()) };
+        let mut parts = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            // An error here means that the client is gone, and nobody reads what we say about it.
+            let frame = frame.map_err(|error| Refusal::invalid(error.to_string()))?;
+            if let Ok(part) = frame.into_data() {
+                if parts.len() + part.len() > self.max_body_bytes {
+                    return Err(too_large());
+                }
+                parts.extend_from_slice(&part);
+            }
+        }
+        Ok(parts.freeze())
+    }
+
+    /// The body as one JSON object, whatever its content type.
+    pub async fn json(&mut self) -> Result<Map<String, Value>, Refusal> {
+        parse_object(&self.body().await?)
+    }
+}
+
+/// A whole answer. An empty body has no content type.
+pub fn answer(status: u16, body: impl Into<Bytes>, content_type: &'static str) -> Answer {
+    let body = body.into();
+    let mut answer = Response::new(AnswerBody::Whole(Bytes::new()));
+    *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if !body.is_empty() {
+        add_header(&mut answer, "content-type", content_type);
+    }
+    add_header(&mut answer, "content-length", &body.len().to_string());
+    *answer.body_mut() = AnswerBody::Whole(body);
+    answer
+}
+
+pub fn answer_json(value: &impl Serialize) -> Result<Answer, Refusal> {
+    json_with_status(200, value)
+}
+
+pub fn json_with_status(status: u16, value: &impl Serialize) -> Result<Answer, Refusal> {
+    Ok(answer(status, serde_json::to_vec(value).map_err(Refusal::internal)?, JSON))
+}
+
+/// A stream's answer.
+pub fn answer_events(events: crate::streaming::Events) -> Answer {
+    let mut answer = Response::new(AnswerBody::Events(Box::new(events)));
+    add_header(&mut answer, "content-type", EVENTS);
+    add_header(&mut answer, "cache-control", "no-cache");
+    add_header(&mut answer, "x-accel-buffering", "no");
+    answer
+}
+
+/// A value that HTTP doesn't allow in a header is left out.
+pub fn add_header(answer: &mut Answer, name: &'static str, value: &str) {
+    add_raw_header(answer, name, value.as_bytes());
+}
+
+pub fn add_raw_header(answer: &mut Answer, name: &'static str, value: &[u8]) {
+    if let Ok(value) = HeaderValue::from_bytes(value) {
+        answer.headers_mut().append(HeaderName::from_static(name), value);
+    }
+}
