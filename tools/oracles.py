@@ -33,6 +33,7 @@ from tests.models.families import FAMILIES, family_questions, make_family  # noq
 from tests.models.gemma import GEMMA3_PROMPTS, gemma3_file  # noqa: E402
 from tests.models.prompts import PROMPTS  # noqa: E402
 from tests.models.variants import SEED, VARIANTS, Question, overrides_of, questions  # noqa: E402
+from tests.quant.nvfp4_files import write_plain  # noqa: E402
 
 from zerokl import checkpoints  # noqa: E402
 from zerokl.checkpoints.packaged_model import fetch_packaged_model  # noqa: E402
@@ -47,13 +48,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="make these files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        wanted = set(arguments.only or ["tiny", "smollm2", *FAMILIES, "formats"])
+        wanted = set(arguments.only or ["tiny", "smollm2", "inkling-nvfp4", *FAMILIES, "formats"])
         if "tiny" in wanted:
             write_golden("tiny", *tiny_answers(arguments.python, Path(temporary)))
         if "smollm2" in wanted:
             write_golden("smollm2", *smollm2_answers(arguments.python, Path(temporary)))
         if "gemma3-270m" in wanted:
             write_golden("gemma3-270m", *gemma3_answers(arguments.python, Path(temporary)))
+        if "inkling-nvfp4" in wanted:
+            found, made_with = ask(
+                arguments.python, write_plain(Path(temporary) / "nvfp4"), family_questions("inkling")
+            )
+            write_golden("inkling-nvfp4", found, {"made with": made_with})
         for family in [family for family in FAMILIES if family in wanted]:
             write_golden(f"families/{family}", *family_answers(arguments.python, Path(temporary), family))
         for architecture, form in stored_forms():

@@ -9,6 +9,8 @@ from zerokl.ops.sample import Draw
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
+Pages = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8]
 
 # Which instruction set and how many threads: speed only, never a bit.
 def isas() -> list[str]: ...
@@ -26,7 +28,15 @@ class Matrix:
     def nbytes(self) -> int: ...
     @property
     def leaves(self) -> list[int]: ...
+    @property
+    def is_integer(self) -> bool: ...
+    def float32(self) -> F32: ...
 
+def pack_blocks(blocks: U8, kind: str, columns: int, integer: bool) -> Matrix: ...
+def pack_nvfp4(codes: U8, scales: U8, factor: float | F32, divides: bool) -> Matrix: ...
+def pack_fp8(codes: U8, factor: float | F32) -> Matrix: ...
+def pack_fp8_blocks(codes: U8, scales: F32) -> Matrix: ...
+def stack(parts: list[Matrix]) -> Matrix: ...
 def pack(
     weight: NDArray[np.float32] | NDArray[np.uint16], stored: str, dtype: str, leaves: Sequence[int] | None = None
 ) -> Matrix: ...
@@ -44,19 +54,20 @@ def rotate_and_store(
     cos: F32,
     sin: F32,
     slots: I32,
-    k_pool: F32,
-    v_pool: F32,
+    k_pool: Pages,
+    v_pool: Pages,
     q_norm: F32 | None,
     k_norm: F32 | None,
     eps: float,
     q: F32,
+    scales: tuple[float, float] = ...,
 ) -> None: ...
-def store_kv(k_pool: F32, v_pool: F32, slots: I32, k: F32, v: F32) -> None: ...
+def store_kv(k_pool: Pages, v_pool: Pages, slots: I32, k: F32, v: F32, scales: tuple[float, float] = ...) -> None: ...
 def attention(
     y: F32,
     q: F32,
-    k: F32,
-    v: F32,
+    k: Pages,
+    v: Pages,
     positions: I32,
     row_starts: I32,
     page_table: I32,
@@ -65,6 +76,7 @@ def attention(
     window: int,
     sinks: F32 | None,
     bias: tuple[F32, F32] | None = None,
+    scales: tuple[float, float] = ...,
 ) -> None: ...
 def score(logits: F32, targets: I32, ids: I32, chosen: F32, top_ids: I32, top: F32, by_id: F32) -> None: ...
 def sample(logits: F32, draws: Sequence[Draw], ids: I32) -> None: ...

@@ -48,15 +48,26 @@ class Config:
     served_model_name: str = option("", "Name in answers; empty: the model as given.")
     dtype: str = option(
         "auto",
-        "Weights' type in memory. auto: as stored; quantised GGUF becomes float32, which is exact.",
+        "Weights' type in memory. auto: as stored, quantised weights packed.",
         bits=True,
         choices=["auto", "float32", "float16", "bfloat16"],
+    )
+    quantization: str = option(
+        "",
+        "Insist that the checkpoint is quantised so; it says itself how, a contradiction is an error.",
+        choices=["", "modelopt", "modelopt_fp4", "modelopt_fp8", "compressed-tensors", "fp8", "gguf"],
     )
     load_format: str = option("auto", "How weights are found.", choices=["auto", "safetensors", "gguf", "dummy"])
     context_length: int | None = option(None, "Lower the model's own context length.", minimum=1)
     chat_template: str = option("", "Path of a Jinja file that replaces the model's template.", bits=True)
 
     # Numerics
+    cpu_numerics: str = option(
+        "exact",
+        "Products with GGUF's block types. exact: with float32 activations. integer: rounded to int8 per token and 32.",
+        bits=True,
+        choices=["exact", "integer"],
+    )
     random_seed: int | str = option(
         0,
         "Seed for requests that bring none, mixed with their prompt; 'random' draws one at start.",
@@ -74,6 +85,12 @@ class Config:
         "Where unset sampling parameters come from: the model's generation_config.json, or OpenAI's defaults.",
         bits=True,
         choices=["model", "openai"],
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        "How keys and values are kept. auto: float32 on the CPU, bfloat16 on the GPU; fp8_e4m3: with static scales.",
+        bits=True,
+        choices=["auto", "float32", "bfloat16", "bf16", "fp8_e4m3"],
     )
     tp_leaves: int | None = option(
         None,

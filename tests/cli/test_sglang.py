@@ -57,8 +57,8 @@ def test_a_value_may_follow_an_equals_sign_and_lists_several_words() -> None:
         ("--enable-determinstic-inference", "the nearest is --enable-deterministic-inference"),
         ("--pp-size 2", "--pp-size 2: several devices share a model by --tp alone; accepted: 1"),
         ("--ep 8", "--ep 8: several devices"),
-        ("--quantization fp8", "weights are used as stored"),
-        ("--kv-cache-dtype fp8_e5m2", "float32 on the CPU; accepted: auto, fp32, float32"),
+        ("--quantization awq", "'awq' is not one of"),
+        ("--kv-cache-dtype fp8_e5m2", "'fp8_e5m2' is not one of"),
         ("--enable-lora", "--enable-lora: zerokl doesn't do this: no LoRA"),
         ("--allow-auto-truncate", "never cut"),
         ("--port x", "--port: 'x' is not a valid integer"),
@@ -78,6 +78,8 @@ def test_their_words_become_ours() -> None:
     assert config_from(["--dtype", "half"]).dtype == "float16"
     assert config_from(["--chunked-prefill-size", "-1"]) == Config()
     assert config_from(["--logprobs-mode", "raw"]) == Config()
+    assert config_from(["--kv-cache-dtype", "fp32"]).kv_cache_dtype == "float32"
+    assert config_from(["--quantization", "modelopt_fp4"]).quantization == "modelopt_fp4"
 
 
 def test_every_mapped_row_names_a_field_and_no_name_stands_twice() -> None:

@@ -71,12 +71,16 @@ OTHER_BITS = {
     "sampling_defaults": "openai",
     "logprobs_mode": "processed",
     "tp_leaves": 2,
+    "kv_cache_dtype": "bfloat16",
 }
 """chat_template needs a file."""
 
 
 @pytest.mark.parametrize("name", [one.name for one in options() if one.metadata["bits"]])
 def test_every_option_that_can_move_a_bit_moves_it(tiny, tmp_path, name):
+    if name == "cpu_numerics":
+        assert built(tiny, cpu_numerics="integer") == built(tiny), "weights that aren't blocks have one numerics"
+        return
     template = tmp_path / "other.jinja"
     template.write_text("{{ messages[0].content }}!")
     value = str(template) if name == "chat_template" else OTHER_BITS[name]
@@ -88,6 +92,7 @@ OTHER_VALUES = {
     "tokenizer_path": None,
     "revision": "main",
     "served_model_name": "other",
+    "quantization": None,
     "load_format": "safetensors",
     "context_length": 100,
     "page_size": 16,

@@ -30,9 +30,9 @@ def answers(model: models.Model) -> np.ndarray:
     return run.logits(model, QUESTION.tokens, QUESTION.rows)
 
 
-def released() -> dict[str, np.ndarray]:
-    """The weights of the golden family, spelt and interleaved as the release has them."""
-    plain, config = tensors_of(CONFIG), Config.from_checkpoint(CONFIG)
+def released(keys: dict = CONFIG, plain: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    """The weights of a family (the golden one), spelt and interleaved as the release has them."""
+    plain, config = plain or tensors_of(keys), Config.from_checkpoint(keys)
     found = {}
     for old, new in zip(WEIGHTS, hugging_face("model.", "model.embed_tokens.embed_norm.weight"), strict=True):
         for layer in old.layers(config):

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use zerokl_kernels::arch::Isa;
-use zerokl_kernels::attention::{Attention, Rule, Shape, attention};
+use zerokl_kernels::attention::{Attention, Pool, Rule, Shape, attention};
 use zerokl_kernels::cpu::Cpu;
 
 const LAYERS: usize = 30;
@@ -75,8 +75,8 @@ impl Step {
         for (k, v) in &self.layers {
             let step = Attention {
                 q: &self.q,
-                k,
-                v,
+                k: Pool::F32(k),
+                v: Pool::F32(v),
                 positions: &self.positions,
                 row_starts: &self.row_starts,
                 page_table: &self.page_table,

@@ -11,6 +11,7 @@
 
 mod chunk;
 mod keys;
+mod pool;
 mod softcap;
 mod state;
 mod store;
@@ -20,6 +21,7 @@ use std::sync::Mutex;
 
 use crate::cpu::Cpu;
 use chunk::ChunkKernel;
+pub use pool::{Pool, PoolMut};
 pub use softcap::tanh;
 pub use store::{store_kv, store_rows};
 
@@ -103,8 +105,8 @@ impl Rule<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
     pub q: &'a [f32],
-    pub k: &'a [f32],
-    pub v: &'a [f32],
+    pub k: Pool<'a>,
+    pub v: Pool<'a>,
     pub positions: &'a [i32],
     pub row_starts: &'a [i32],
     pub page_table: &'a [i32],

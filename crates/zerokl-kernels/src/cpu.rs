@@ -1,5 +1,7 @@
 //! What a kernel is given to run with. Neither choice moves a bit; both are only speed.
 
+use std::ops::Range;
+
 use crate::arch::{Isa, Kernel};
 use crate::tiles::{self, Tile};
 
@@ -42,5 +44,17 @@ impl Cpu {
         task: impl Fn(&mut Tile<'_, T>) + Sync,
     ) {
         tiles::for_tiles(self.threads, out, width, tile_rows, tile_columns, task);
+    }
+
+    /// See `tiles::for_cut_tiles`.
+    pub fn for_cut_tiles<T: Send>(
+        self,
+        out: &mut [T],
+        width: usize,
+        tile_rows: usize,
+        columns: &[Range<usize>],
+        task: impl Fn(usize, &mut Tile<'_, T>) + Sync,
+    ) {
+        tiles::for_cut_tiles(self.threads, out, width, tile_rows, columns, task);
     }
 }

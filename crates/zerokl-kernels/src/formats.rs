@@ -1,5 +1,9 @@
 //! Storage formats of weights and their exact meaning as f32.
 
+pub mod fp8;
+pub mod gguf;
+pub mod nvfp4;
+
 use crate::arch::Lanes;
 pub use crate::arch::widen_f16;
 
@@ -8,16 +12,90 @@ pub enum Format {
     F32,
     F16,
     Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q4K,
+    Q5K,
+    Q6K,
+    Nvfp4,
+    Fp8,
+    Fp8Block,
 }
 
-/// The smallest piece of a panel: 16 outputs of STEP neighbouring k, aligned so that no load crosses a cache line.
+impl Format {
+    pub const ALL: [Format; 14] = {
+        use Format::*;
+        [F32, F16, Bf16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Nvfp4, Fp8, Fp8Block]
+    };
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::F32 => "float32",
+            Format::F16 => "float16",
+            Format::Bf16 => "bfloat16",
+            Format::Q4_0 => "q4_0",
+            Format::Q4_1 => "q4_1",
+            Format::Q5_0 => "q5_0",
+            Format::Q5_1 => "q5_1",
+            Format::Q8_0 => "q8_0",
+            Format::Q4K => "q4_k",
+            Format::Q5K => "q5_k",
+            Format::Q6K => "q6_k",
+            Format::Nvfp4 => "nvfp4",
+            Format::Fp8 => "fp8",
+            Format::Fp8Block => "fp8_block",
+        }
+    }
+
+    /// Numbers without scales.
+    pub fn is_plain(self) -> bool {
+        matches!(self, Format::F32 | Format::F16 | Format::Bf16)
+    }
+
+    pub fn named(name: &str) -> Option<Format> {
+        Format::ALL.into_iter().find(|format| format.name() == name)
+    }
+}
+
+/// The smallest piece of a panel: 16 outputs of STEP neighbouring k, aligned so that few loads cross a cache line.
+///
+/// ```text
+/// piece   STEP k = groups of GROUP k = words of WORD k;  number(word, k, scales) = w[.., k], 16 outputs of it
+/// ```
 pub trait Stored: Copy + Default + Send + Sync + 'static {
     const STEP: usize;
-    /// The 16 numbers of one k, as f32. `k` counts inside the piece.
-    fn load<L: Lanes>(&self, k: usize) -> L;
+    /// Neighbouring k that share scales.
+    const GROUP: usize = Self::STEP;
+    /// Neighbouring k that are loaded at once.
+    const WORD: usize = 1;
+    /// A group is a chain of its own from zero, and `join` adds it: where a number times its scale is not exact.
+    const SUMMED: bool = false;
+    /// Products of many rows read it as it is; else it is unpacked for them, once per tile.
+    const SHARED: bool = false;
+    /// What the numbers of a group share.
+    type Scales<L: Lanes>: Copy;
+
+    fn scales<L: Lanes>(&self, group: usize) -> Self::Scales<L>;
+    /// Counted from the piece's first.
+    fn word<L: Lanes>(&self, index: usize) -> L;
+    /// The numbers of one k, as f32. Called for k = 0, 1, .. WORD - 1, each once: it may move the word on.
+    fn number<L: Lanes>(word: &mut L, k: usize, scales: Self::Scales<L>) -> L;
+    /// Where SUMMED: the running sum and a group's chain.
+    #[inline(always)]
+    fn join<L: Lanes>(_: Self::Scales<L>, chain: L, _: L) -> L {
+        chain
+    }
+    /// One number, exactly (where SUMMED: rounded once). `k` counts inside the piece.
+    fn get(&self, k: usize, lane: usize) -> f32;
+}
+
+/// A format of numbers without scales.
+pub trait Plain: Stored {
     /// Rounds once, to nearest even, where the format is narrower; a NaN stays a NaN, too large becomes inf.
     fn set(&mut self, k: usize, lane: usize, value: f32);
-    fn get(&self, k: usize, lane: usize) -> f32;
 }
 
 #[derive(Clone, Copy, Default)]
@@ -34,48 +112,88 @@ pub struct F16Piece([u16; 16]);
 #[repr(C, align(64))]
 pub struct Bf16Piece([u32; 16]);
 
+impl F32Piece {
+    #[inline(always)]
+    pub fn of<L: Lanes>(lanes: L) -> Self {
+        F32Piece(lanes.to_array())
+    }
+}
+
 impl Stored for F32Piece {
     const STEP: usize = 1;
+    const SHARED: bool = true;
+    type Scales<L: Lanes> = ();
     #[inline(always)]
-    fn load<L: Lanes>(&self, _: usize) -> L {
+    fn scales<L: Lanes>(&self, _: usize) {}
+    #[inline(always)]
+    fn word<L: Lanes>(&self, _: usize) -> L {
         L::load(&self.0)
     }
-    fn set(&mut self, _: usize, lane: usize, value: f32) {
-        self.0[lane] = value;
+    #[inline(always)]
+    fn number<L: Lanes>(word: &mut L, _: usize, (): ()) -> L {
+        *word
     }
     fn get(&self, _: usize, lane: usize) -> f32 {
         self.0[lane]
     }
 }
 
+impl Plain for F32Piece {
+    fn set(&mut self, _: usize, lane: usize, value: f32) {
+        self.0[lane] = value;
+    }
+}
+
 impl Stored for F16Piece {
     const STEP: usize = 1;
+    const SHARED: bool = true;
+    type Scales<L: Lanes> = ();
     #[inline(always)]
-    fn load<L: Lanes>(&self, _: usize) -> L {
+    fn scales<L: Lanes>(&self, _: usize) {}
+    #[inline(always)]
+    fn word<L: Lanes>(&self, _: usize) -> L {
         L::load_f16(&self.0)
     }
-    fn set(&mut self, _: usize, lane: usize, value: f32) {
-        self.0[lane] = round_to_f16(value);
+    #[inline(always)]
+    fn number<L: Lanes>(word: &mut L, _: usize, (): ()) -> L {
+        *word
     }
     fn get(&self, _: usize, lane: usize) -> f32 {
         widen_f16(self.0[lane])
     }
 }
 
+impl Plain for F16Piece {
+    fn set(&mut self, _: usize, lane: usize, value: f32) {
+        self.0[lane] = round_to_f16(value);
+    }
+}
+
 impl Stored for Bf16Piece {
     const STEP: usize = 2;
+    const SHARED: bool = true;
+    const WORD: usize = 2;
+    type Scales<L: Lanes> = ();
     #[inline(always)]
-    fn load<L: Lanes>(&self, k: usize) -> L {
-        let both = L::load_bits(&self.0);
-        if k == 0 { both.shift_left::<16>() } else { both.and_bits(0xffff_0000) }
+    fn scales<L: Lanes>(&self, _: usize) {}
+    #[inline(always)]
+    fn word<L: Lanes>(&self, _: usize) -> L {
+        L::load_bits(&self.0)
     }
+    #[inline(always)]
+    fn number<L: Lanes>(word: &mut L, k: usize, (): ()) -> L {
+        if k == 0 { word.shift_left::<16>() } else { word.and_bits(0xffff_0000) }
+    }
+    fn get(&self, k: usize, lane: usize) -> f32 {
+        widen_bf16((self.0[lane] >> (16 * k)) as u16)
+    }
+}
+
+impl Plain for Bf16Piece {
     fn set(&mut self, k: usize, lane: usize, value: f32) {
         let shift = 16 * k;
         let bits = u32::from(round_to_bf16(value)) << shift;
         self.0[lane] = self.0[lane] & !(0xffff << shift) | bits;
-    }
-    fn get(&self, k: usize, lane: usize) -> f32 {
-        widen_bf16((self.0[lane] >> (16 * k)) as u16)
     }
 }
 

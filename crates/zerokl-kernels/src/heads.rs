@@ -12,7 +12,7 @@
 use std::cell::RefCell;
 
 use crate::arch::{Kernel, Lanes};
-use crate::attention::{Shape, store_rows};
+use crate::attention::{PoolMut, Shape, store_rows};
 use crate::cpu::Cpu;
 use crate::rms_norm;
 use crate::rope;
@@ -46,7 +46,7 @@ pub fn rotate_and_store(
     cpu: Cpu,
     shape: Shape,
     step: Projected<'_>,
-    pools: (&mut [f32], &mut [f32]),
+    pools: (PoolMut<'_>, PoolMut<'_>),
     q: &mut [f32],
 ) -> Result<(), String> {
     let Shape { heads, kv_heads, size, .. } = shape;

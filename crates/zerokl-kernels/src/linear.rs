@@ -1,11 +1,12 @@
 //! Linear layers.
 //!
 //! ```text
-//! Maths       y[m, n] = chain over k of x[m, k] * w[n, k], then + bias[n], then + residual[m, n]
+//! Maths       y[m, n] = chain over k of x[m, k] * w[n, k], times the shard's scale, then + bias[n], + residual[m, n]
 //! Shapes      x [M, K] f32, w [N, K] in any format (widened exactly), bias [N], residual [M, N] -> y [M, N] f32
-//! Order       acc = fma(x[m, k], w[n, k], acc) for rising k, from +0 in each leaf of K; leaves by a balanced tree; then
-//!             bias and residual as plain additions
-//! Rounding    once per fma, once per addition, all f32
+//! Order       acc = fma(x[m, k], w[n, k], acc) for rising k, from +0 in each leaf of K; leaves by a balanced tree; FP8
+//!             under a scale per block: a chain per 128 k, joined by acc = fma(scale, chain, acc); integer shards: see
+//!             integer.rs; then the scale, bias and residual as plain operations
+//! Rounding    once per fma, once for the scale, once per addition, all f32
 //! Same bits   for every M, row position, instruction set and thread count
 //! Free        ROWS x PANELS of a block, the tile, the depth of a K block, who computes which tile
 //! Frozen      one chain per output and leaf: vectors run over n, never over k
@@ -14,20 +15,23 @@
 //! The work is cut three times: tiles (one task each), blocks of K (so that a tile's weights stay in the second level
 //! cache; the chain resumes from the output), blocks of ROWS x PANELS accumulators in registers.
 
+mod exact;
 mod gated;
+mod integer;
 pub mod leaves;
+mod product;
 mod rows;
 mod tile;
+mod unpack;
 
 use std::ops::Range;
 
 use crate::cpu::Cpu;
-use crate::formats::Stored;
-use crate::matrix::{Matrix, PANEL, Panels};
+use crate::matrix::{Matrix, PANEL};
 pub use gated::{gated_linear, gated_rows};
+use product::with_inputs;
+use rows::GROUP;
 pub use rows::Rows;
-use rows::{GROUP, with_interleaved};
-use tile::TileProduct;
 
 /// What is added after the chain.
 #[derive(Clone, Copy, Default)]
@@ -46,7 +50,7 @@ pub fn linear(cpu: Cpu, x: &[f32], weight: &Matrix, epilogue: Epilogue<'_>, out:
     assert!(epilogue.bias.is_none_or(|bias| bias.len() == weight.rows), "one bias per output");
     assert!(epilogue.residual.is_none_or(|residual| residual.len() == out.len()), "a residual per output");
     let part = Part { k: 0..weight.columns, leaves: &weight.leaves };
-    by_format(cpu, x, part, weight, epilogue, out);
+    by_shards(cpu, x, &part, weight, epilogue, out);
 }
 
 /// One leaf's chains: x has the leaf's part of K only.
@@ -57,15 +61,18 @@ pub fn leaf(cpu: Cpu, x: &[f32], weight: &Matrix, leaf: usize, out: &mut [f32]) 
     let start = if leaf == 0 { 0 } else { weight.leaves[leaf - 1] };
     let part = Part { k: start..weight.leaves[leaf], leaves: &weight.leaves[leaf..=leaf] };
     assert_eq!(x.len(), out.len() / weight.rows * part.k.len(), "whole rows of input");
-    by_format(cpu, x, part, weight, Epilogue::default(), out);
+    by_shards(cpu, x, &part, weight, Epilogue::default(), out);
 }
 
-fn by_format(cpu: Cpu, x: &[f32], part: Part<'_>, weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
-    match &weight.panels {
-        Panels::F32(panels) => product(cpu, x, part, panels, weight, epilogue, out),
-        Panels::F16(panels) => product(cpu, x, part, panels, weight, epilogue, out),
-        Panels::Bf16(panels) => product(cpu, x, part, panels, weight, epilogue, out),
-    }
+fn by_shards(cpu: Cpu, x: &[f32], part: &Part<'_>, weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
+    let rows = out.len() / weight.rows;
+    let cuts = weight.cuts(0..weight.rows, tile_panels(rows) * PANEL);
+    let columns: Vec<Range<usize>> = cuts.iter().map(|cut| cut.outputs.clone()).collect();
+    with_inputs(cpu, Rows::all(x, x.len() / rows), part, weight, |inputs| {
+        cpu.for_cut_tiles(out, weight.rows, TILE_ROWS, &columns, |cut, tile| {
+            inputs.product(cpu, cuts[cut].shard, cuts[cut].first, epilogue, tile);
+        });
+    });
 }
 
 /// What of K is summed, and where its leaves end.
@@ -80,25 +87,6 @@ const TILE_ROWS: usize = 2 * GROUP;
 /// Panels of a tile. Few rows: a task is then six streams of weights, small enough that threads end together.
 fn tile_panels(rows: usize) -> usize {
     if rows <= TILE_ROWS { 6 } else { 12 }
-}
-
-fn product<W: Stored>(
-    cpu: Cpu,
-    x: &[f32],
-    part: Part<'_>,
-    panels: &[W],
-    weight: &Matrix,
-    epilogue: Epilogue<'_>,
-    out: &mut [f32],
-) {
-    let (outputs, depth) = (weight.rows, weight.columns);
-    let rows = out.len() / outputs;
-    with_interleaved(cpu, Rows::all(x, x.len() / rows), |x| {
-        cpu.for_tiles(out, outputs, TILE_ROWS, tile_panels(rows) * PANEL, |tile| {
-            let (k, leaves) = (part.k.clone(), part.leaves);
-            cpu.run(TileProduct { x, panels, depth, k, leaves, outputs, epilogue, tile });
-        });
-    });
 }
 
 #[cfg(test)]

@@ -50,6 +50,37 @@ pub fn for_tiles<T: Send>(
     });
 }
 
+/// As `for_tiles`, with the columns of tiles given: rising, apart from each other. `task` gets their number too.
+pub fn for_cut_tiles<T: Send>(
+    threads: usize,
+    out: &mut [T],
+    width: usize,
+    tile_rows: usize,
+    columns: &[Range<usize>],
+    task: impl Fn(usize, &mut Tile<'_, T>) + Sync,
+) {
+    if out.is_empty() {
+        return;
+    }
+    assert!(columns.iter().all(|cut| cut.start <= cut.end && cut.end <= width), "columns of the matrix");
+    assert!(columns.windows(2).all(|pair| pair[0].end <= pair[1].start), "columns apart from each other");
+    assert!(tile_rows > 0 && out.len().is_multiple_of(width), "whole rows");
+    let rows = out.len() / width;
+    let down = rows.div_ceil(tile_rows);
+    let base = Base(out.as_mut_ptr());
+    parallel_for(threads, down * columns.len(), |index| {
+        let (row, cut) = (index % down * tile_rows, index / down);
+        let mut tile = Tile {
+            base: base.get(),
+            width,
+            rows: row..(row + tile_rows).min(rows),
+            columns: columns[cut].clone(),
+            lent: PhantomData,
+        };
+        task(cut, &mut tile);
+    });
+}
+
 /// One task's part of a matrix: no other tile shares an element with it.
 pub struct Tile<'a, T> {
     base: *mut T,
@@ -108,6 +139,21 @@ mod tests {
             });
             assert_eq!(out, (1..=(rows * width) as u32).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn given_columns_are_covered_once_and_others_not_at_all() {
+        let mut out = vec![0; 3 * 10];
+        for_cut_tiles(2, &mut out, 10, 2, &[1..4, 4..5, 8..10], |cut, tile| {
+            tile.rows.clone().for_each(|row| tile.row(row).iter_mut().for_each(|cell| *cell += cut + 1));
+        });
+        assert_eq!(out, [0, 1, 1, 1, 2, 0, 0, 0, 3, 3].repeat(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "columns apart from each other")]
+    fn columns_that_overlap_are_no_tiles() {
+        for_cut_tiles(1, &mut [0; 4], 4, 1, &[0..3, 2..4], |_, _| ());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The packed weight, and the operations on plain arrays.
 
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3, PyUntypedArrayMethods};
-use numpy::{PyReadwriteArray2, PyReadwriteArray3};
+use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3};
+use numpy::{PyReadwriteArray2, PyReadwriteArray3, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use zerokl_kernels::formats::Format;
@@ -32,14 +32,24 @@ impl Matrix {
         self.0.leaves.clone()
     }
 
-    /// How it lies in memory: float32, float16 or bfloat16.
+    /// How it lies in memory: float32, float16, bfloat16, or a quantised format; shards of several joined by "+".
     #[getter]
-    fn dtype(&self) -> &'static str {
-        match self.0.format() {
-            Format::F32 => "float32",
-            Format::F16 => "float16",
-            Format::Bf16 => "bfloat16",
-        }
+    fn dtype(&self) -> String {
+        let mut names: Vec<_> = self.0.formats().map(Format::name).collect();
+        names.dedup();
+        names.join("+")
+    }
+
+    /// Whether some of its products are integer ones, of rounded rows.
+    #[getter]
+    fn is_integer(&self) -> bool {
+        self.0.is_integer()
+    }
+
+    /// The numbers that it stands for, row-major.
+    fn float32<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let numbers = py.detach(|| self.0.to_f32());
+        numbers.into_pyarray(py).reshape([self.0.rows, self.0.columns])
     }
 
     #[getter]
@@ -81,12 +91,9 @@ fn pack(py: Python<'_>, weight: Weight<'_>, stored: &str, dtype: &str, leaves: O
 }
 
 fn format_of(name: &str) -> PyResult<Format> {
-    match name {
-        "float32" => Ok(Format::F32),
-        "float16" => Ok(Format::F16),
-        "bfloat16" => Ok(Format::Bf16),
-        _ => Err(PyValueError::new_err(format!("no weight format {name:?}"))),
-    }
+    let plain = [Format::F32, Format::F16, Format::Bf16];
+    let found = Format::named(name).filter(|format| plain.contains(format));
+    found.ok_or_else(|| PyValueError::new_err(format!("no weight format {name:?}")))
 }
 
 #[pyfunction]

@@ -8,6 +8,7 @@ mod cpu;
 mod dense;
 mod heads;
 mod http;
+mod quantised;
 mod recurrence;
 mod sample;
 mod score;
@@ -20,6 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cpu::add(module)?;
     dense::add(module)?;
     heads::add(module)?;
+    quantised::add(module)?;
     attention::add(module)?;
     sample::add(module)?;
     score::add(module)?;

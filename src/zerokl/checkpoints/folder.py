@@ -6,19 +6,29 @@ from pathlib import Path
 from typing import Any
 
 from zerokl.checkpoints import safetensors
+from zerokl.checkpoints.companions import cache_scales, with_companions
 from zerokl.checkpoints.digest import files_digest
 from zerokl.checkpoints.files import fail, read_json
 from zerokl.checkpoints.folder_tokenizer import read_tokenizer
 from zerokl.checkpoints.view import Checkpoint
+from zerokl.quant import scheme_of
+
+SEPARATE = "hf_quant_config.json"
+"""ModelOpt's own file about quantisation."""
 
 
 def open_folder(folder: Path) -> Checkpoint:
     config = read_config(folder)
     generation = read_generation_config(folder)
+    separate = folder / SEPARATE
+    scheme = scheme_of(config, read_json(separate) if separate.exists() else None)
+    tensors = safetensors.read_folder(folder)
     return Checkpoint(
         path=folder,
         config=config,
-        tensors=safetensors.read_folder(folder),
+        tensors=with_companions(folder, tensors, scheme),
+        scheme=scheme,
+        cache_scales=cache_scales(tensors),
         tokenizer=read_tokenizer(folder, config, generation),
         generation_config=generation,
         compute_digest=lambda: files_digest(_digested(folder)),
@@ -39,4 +49,5 @@ def read_generation_config(folder: Path) -> dict[str, Any]:
 
 def _digested(folder: Path) -> list[Path]:
     """What decides the weights and how they are run; the tokenizer has a digest of its own."""
-    return [folder / "config.json", *safetensors.weight_files(folder)]
+    about = [folder / "config.json", *(path for path in [folder / SEPARATE] if path.exists())]
+    return [*about, *safetensors.weight_files(folder)]

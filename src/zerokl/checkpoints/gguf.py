@@ -25,6 +25,7 @@ from zerokl.checkpoints.names import check_tensor_name
 from zerokl.checkpoints.quantised import LAYOUTS, dequantise
 from zerokl.checkpoints.view import Array, Tensor
 from zerokl.errors import UnsupportedModel
+from zerokl.quant import BLOCK_TYPES, Blocks
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -183,8 +184,16 @@ def _place(path: Path, mapped: mmap.mmap, start: int, alignment: int, infos: lis
         end = offset + nbytes
         if start + end > len(mapped):
             fail(path, f"truncated: tensor {name!r} ends at byte {start + end} of {len(mapped)}")
-        read = partial(_read, mapped, start + offset, kind, shape, nbytes)
-        tensors[name] = Tensor(name, shape, kind, nbytes, read, partial(forget, mapped, start + offset, nbytes))
+        where = (mapped, start + offset, kind, shape, nbytes)
+        tensors[name] = Tensor(
+            name,
+            shape,
+            kind,
+            nbytes,
+            partial(_read, *where),
+            partial(forget, mapped, start + offset, nbytes),
+            partial(_packed, path, name, *where) if kind.lower() in BLOCK_TYPES and len(shape) == 2 else None,
+        )
     return {info[0]: tensors[info[0]] for info in infos}
 
 
@@ -219,3 +228,16 @@ def _read(mapped: mmap.mmap, offset: int, kind: str, shape: tuple[int, ...], nby
     if kind in PLAIN:
         return view(mapped, offset, PLAIN[kind], shape)
     return dequantise(LAYOUTS[kind], np.frombuffer(mapped, np.uint8, nbytes, offset)).reshape(shape)
+
+
+def _packed(
+    path: Path, name: str, mapped: mmap.mmap, offset: int, kind: str, shape: tuple[int, ...], nbytes: int
+) -> Blocks:
+    """The rows of blocks as they lie there; a scale that isn't finite is an error."""
+    layout = LAYOUTS[kind]
+    stored = np.frombuffer(mapped, np.uint8, nbytes, offset)
+    blocks = stored.view(layout.block)
+    for scale in ("d", "m", "least"):
+        if scale in (layout.block.names or ()) and not np.isfinite(blocks[scale]).all():
+            fail(path, f"tensor {name!r} holds a scale that isn't finite")
+    return Blocks(kind.lower(), stored.reshape(shape[0], -1), shape[1], partial(dequantise, layout))

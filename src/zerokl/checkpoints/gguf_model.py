@@ -24,6 +24,7 @@ from zerokl.checkpoints.gguf_split import read_parts
 from zerokl.checkpoints.gguf_tokenizer import read_tokenizer
 from zerokl.checkpoints.view import Array, Checkpoint, Tensor
 from zerokl.errors import UnsupportedModel
+from zerokl.quant import Blocks
 
 NOT_WEIGHTS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 """Read by `rope_scaling`: part of the config in Hugging Face's words."""
@@ -148,19 +149,24 @@ def _unpermuted(path: Path, name: str, tensor: Tensor, heads: int) -> Tensor:
     if rows % (2 * heads):
         fail(path, f"tensor {tensor.name!r}: {rows} rows don't make {heads} heads of pairs")
 
-    def read() -> Array:
-        array = tensor.array()
+    def unpermuted(array: Array) -> Array:
         pairs = array.reshape(heads, rows // heads // 2, 2, *array.shape[1:])
         return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
 
-    return replace(tensor, name=name, read=read)
+    def packed() -> Blocks:
+        blocks: Blocks = packed_rows()
+        return replace(blocks, stored=unpermuted(blocks.stored))
+
+    packed_rows: Any = tensor.packed
+    read = lambda: unpermuted(tensor.array())  # noqa: E731
+    return replace(tensor, name=name, read=read, packed=packed if tensor.packed else None)
 
 
 def _transposed(name: str, tensor: Tensor) -> Tensor:
     def read() -> Array:
         return np.ascontiguousarray(tensor.array().T)
 
-    return replace(tensor, name=name, shape=tensor.shape[::-1], read=read)
+    return replace(tensor, name=name, shape=tensor.shape[::-1], read=read, packed=None)
 
 
 def _with_one_input(name: str, tensor: Tensor) -> Tensor:

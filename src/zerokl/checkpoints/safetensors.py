@@ -21,9 +21,10 @@ MAX_HEADER_BYTES = 100 * 2**20
 
 ITEM_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2,
               "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "F64": 8, "I64": 8, "U64": 8, "C64": 8}  # fmt: skip
-ARRAY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "u1", "I8": "i1", "BOOL": "?", "I16": "<i2",
-               "U16": "<u2", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U64": "<u8", "F64": "<f8"}  # fmt: skip
-"""The 8-bit floats are not among them: numpy has no such type, so they are read as bits by whoever knows the scale."""
+ARRAY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "u1", "I8": "i1", "F8_E4M3": "u1", "BOOL": "?",
+               "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4", "I64": "<i8",
+               "U64": "<u8", "F64": "<f8"}  # fmt: skip
+"""F8_E4M3 as its bits: numpy has no such type. Other small floats are not read."""
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zerokl.quant import Quantised, Scheme
 from zerokl.types import TokenizerFiles
 
 Array = NDArray[Any]
@@ -30,19 +31,25 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    """As stored: F32, F16, BF16, or a GGUF block type such as Q4_1."""
+    """As stored: F32, F16, BF16, a GGUF block type such as Q4_1, or NVFP4, FP8, FP8_BLOCK with their companions."""
     nbytes: int
     """As stored."""
     read: Callable[[], Array] = field(repr=False, compare=False)
     forget: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     """Let go of the mapped pages that were read: they stay in the system's cache, but are this process's no more."""
+    packed: Callable[[], Quantised] | None = field(default=None, repr=False, compare=False)
+    """A quantised tensor in its stored form; None for plain numbers and types that are only dequantised."""
 
     def array(self) -> Array:
-        """The exact values: F32 as float32, F16 as float16, BF16 as its bits in uint16, a block type as float32.
+        """The exact values: F32 as float32, F16 as float16, BF16 as its bits in uint16, what is quantised as float32.
 
         Where the file's order allows it, a read-only view of the mapped file; else a new array.
         """
         return self.read()
+
+    def bits(self) -> NDArray[np.uint8]:
+        """The codes of a type of eight bits."""
+        return self.read().view(np.uint8)
 
     def float32(self) -> NDArray[np.float32]:
         """The exact values as float32, whatever the stored type."""
@@ -64,6 +71,10 @@ class Checkpoint:
     """None: the checkpoint brings no tokenizer."""
     generation_config: dict[str, Any]
     """generation_config.json, or the same keys made from GGUF metadata; {} if there is none."""
+    scheme: Scheme | None = field(default=None, kw_only=True)
+    """What the config says about quantised weights; None: nothing, or a GGUF file, whose tensors say it themselves."""
+    cache_scales: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
+    """Scales of cached keys and values, by name."""
     compute_digest: Callable[[], str] = field(repr=False, compare=False)
 
     @cached_property

@@ -72,8 +72,8 @@ TABLE = (
     idle(
         "--download-dir --weight-loader-* --startup-weight-load-mode", "files are mapped; the hub's own cache is used"
     ),
-    only("--quantization", "", "weights are used as stored"),
-    only("--kv-cache-dtype", "auto fp32 float32", "float32 on the CPU"),
+    mapped("--quantization", "quantization", "the checkpoint says how; a contradiction is an error"),
+    mapped("--kv-cache-dtype", "kv_cache_dtype", "auto is float32 on the CPU", fp32="float32"),
     refused("--is-embedding", "no embedding models"),
     refused("--json-model-override-args --decrypted-*", "the model's config is used as it is"),
     refused("--skip-tokenizer-init", "text is always made"),

@@ -25,6 +25,7 @@ from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError
 from zerokl.ops import AnyMatrix
 from zerokl.parallel import Ranks, launch
+from zerokl.quant import numbers_of
 from zerokl.runner.rank import LeadingRunner, threads_of_rank
 from zerokl.runner.sizes import figures
 from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start, tokens_per_step
@@ -144,7 +145,8 @@ def hello_of(
     started: Started,
 ) -> Hello:
     matrices = list(matrices_of(model.weights))
-    dtypes = tuple(sorted({matrix.dtype for matrix in matrices}))
+    dtypes = tuple(sorted({name for matrix in matrices for name in numbers_of(matrix)}))
+    kept = sorted({name for matrix in matrices for name in matrix.dtype.split("+")})
     evidence = evidence_of(config, checkpoint, tokenizer, dtypes, started.numerics, model.rotations)
     evidence = dataclasses.replace(evidence, default_seed=served.default_seed)  # drawn once, if it was drawn
     pools = started.pools
@@ -152,7 +154,7 @@ def hello_of(
     facts = {
         "model_type": checkpoint.config.get("model_type"),
         "architectures": checkpoint.config.get("architectures"),
-        "dtype": ",".join(dtypes),
+        "dtype": ",".join(kept),
         "num_layers": model.num_layers,
         "weight_bytes": sum(matrix.nbytes for matrix in matrices),
         "kv_bytes": started.kv_bytes,

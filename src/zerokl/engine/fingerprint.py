@@ -50,7 +50,7 @@ class Evidence:
     sampling_defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-RESOLVED = ("dtype", "chat_template", "random_seed", "sampling_defaults")
+RESOLVED = ("dtype", "cpu_numerics", "kv_cache_dtype", "chat_template", "random_seed", "sampling_defaults")
 """Options that `Evidence` shows as what they came to: a path or "auto" says less than the thing itself."""
 
 

@@ -15,8 +15,9 @@ from zerokl.engine.build import check_supported, evidence_of
 from zerokl.engine.fingerprint import fingerprint
 from zerokl.errors import CallerError
 from zerokl.models.memory import windows_of
+from zerokl.quant import number_type
 from zerokl.runner.sizes import bytes_per_sequence, key_bytes
-from zerokl.runner.start import cpu_numerics
+from zerokl.runner.start import cpu_numerics, kv_dtype
 from zerokl.tokenizer import Tokenizer
 from zerokl.types import TokenizerFiles
 
@@ -79,7 +80,7 @@ def measure_files(found: Inspection, checkpoint: checkpoints.Checkpoint) -> None
 
 def measure_model(found: Inspection, plan: models.Plan, checkpoint: checkpoints.Checkpoint, dtype: str) -> None:
     found.layers, found.context_length = plan.config.num_layers, plan.context_length
-    found.kept = plan.matrices(checkpoint, dtype)
+    found.kept = dict(sorted(plan.matrices(checkpoint, dtype).items()))
     found.weight_bytes = plan.weight_bytes(checkpoint, dtype)
     found.bytes_per_token = key_bytes(plan.memory, None)
     found.bytes_per_sliding_token = {window: key_bytes(plan.memory, window) for window in windows_of(plan.memory)}
@@ -93,7 +94,9 @@ def identify(
     found.weights = checkpoint.digest
     tokenizer = Tokenizer(files)
     if config.device == "cpu":
-        dtypes = tuple(sorted(found.kept))
+        integer = config.cpu_numerics == "integer"
+        dtypes = tuple(sorted({number_type(kept, integer) for kept in found.kept}))
         rotations = models.rotations_of(plan.config)
-        evidence = evidence_of(config, checkpoint, tokenizer, dtypes, cpu_numerics(), rotations)
+        numerics = cpu_numerics(kv_dtype(models.cache_format(checkpoint, config, plan.config.num_layers)))
+        evidence = evidence_of(config, checkpoint, tokenizer, dtypes, numerics, rotations)
         found.fingerprint = fingerprint(config, evidence)

@@ -7,12 +7,15 @@ logits = model.logits_of(*(part[wanted_rows] for part in parts))
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from zerokl.config import Config
 from zerokl.errors import CheckpointError, ConfigError
 from zerokl.models import weights
+from zerokl.models.memory import CacheFormat
 from zerokl.models.model import Model, rotations_of
 from zerokl.models.planning import Plan, plan, weight_tables
 from zerokl.models.registry import ARCHITECTURES, architecture_of
@@ -23,6 +26,7 @@ __all__ = [
     "Model",
     "Plan",
     "Team",
+    "cache_format",
     "dtype_of",
     "load",
     "outline",
@@ -43,18 +47,39 @@ def load(checkpoint: weights.Checkpoint, config: Config, team: Team = ALONE) -> 
     """
     planned = plan(checkpoint, config)
     share = share_of(planned.config, team, planned.architecture)
-    parameters = weights.load(
-        planned.table, planned.dropped, planned.config, checkpoint, dtype_of(config), config.device, share
-    )
+    place = weights.Place(dtype_of(config), config.device, integer=config.cpu_numerics == "integer")
+    parameters = weights.load(planned.table, planned.dropped, planned.config, checkpoint, place, share)
     own = config_of_rank(planned.config, share)
-    return Model(planned.architecture, planned.module, own, parameters, planned.context_length, team)
+    cache = cache_format(checkpoint, config, planned.config.num_layers)
+    return Model(planned.architecture, planned.module, own, parameters, planned.context_length, team, cache)
+
+
+def cache_format(checkpoint: weights.Checkpoint, config: Config, num_layers: int) -> CacheFormat:
+    """How keys and values are kept: as --kv-cache-dtype says; the scales of fp8 are the checkpoint's, else 1.
+
+    Raises CheckpointError for scales that aren't positive numbers.
+    """
+    dtype = kept_in_cache(config)
+    if dtype != "fp8_e4m3":
+        return CacheFormat(dtype)
+    scales = [[1.0, 1.0] for _ in range(num_layers)]
+    for name, tensor in getattr(checkpoint, "cache_scales", {}).items():
+        found = re.search(r"layers\.(\d+)\..*\.([kv])_scale$", name)
+        if found and int(found[1]) < num_layers:
+            value = tensor.float32()
+            if value.size != 1 or not 0 < value.item() < inf:
+                raise CheckpointError(f"tensor {name!r} must be one positive number")
+            scales[int(found[1])]["kv".index(found[2])] = float(value.item())
+    return CacheFormat(dtype, tuple((k, v) for k, v in scales))
 
 
 def outline(checkpoint_config: Mapping[str, Any], config: Config) -> Model:
     """The model of a checkpoint's config without its weights: what it would remember, but nothing that runs."""
     name, module = architecture_of(checkpoint_config)
     model_config = module.Config.from_checkpoint(checkpoint_config)
-    return Model(name, module, model_config, weights.Parameters(), config.context_length or model_config.context_length)
+    context_length = config.context_length or model_config.context_length
+    cache = CacheFormat(kept_in_cache(config))
+    return Model(name, module, model_config, weights.Parameters(), context_length, cache=cache)
 
 
 def tensor_shapes(checkpoint_config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -75,3 +100,10 @@ def dtype_of(config: Config) -> str:
     if config.dtype not in ("auto", "bfloat16"):
         raise ConfigError(f"--dtype {config.dtype}: the GPU computes with bfloat16 weights and activations")
     return "bfloat16"
+
+
+def kept_in_cache(config: Config) -> str:
+    """The type of keys and values on the CPU; the GPU has one type only, and doesn't ask."""
+    if config.device != "cpu":
+        return "float32"
+    return {"auto": "float32", "bf16": "bfloat16"}.get(config.kv_cache_dtype, config.kv_cache_dtype)

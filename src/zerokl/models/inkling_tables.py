@@ -13,7 +13,8 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.models.inkling_config import Config, by_leaf
-from zerokl.models.weights import How, Place, W, exact_float32, matrix, stacked, taps, vector
+from zerokl.models.weights import How, Place, W, exact_float32, matrix, stacked, takes_packed, taps, vector
+from zerokl.quant import Quantised
 
 
 def local(config: Config) -> Sequence[int]:
@@ -37,17 +38,21 @@ def profile(parts: Sequence[np.ndarray], place: Place) -> Any:
     return ops.upload(np.ascontiguousarray(exact_float32(parts[0])), place.device)
 
 
-def halves(rows: np.ndarray) -> np.ndarray:
+def halves(rows: Any) -> Any:
     """g0, u0, g1, u1, ... along the last axis but one -> all gates, then all ups."""
+    if isinstance(rows, Quantised):
+        return rows[np.r_[0 : len(rows) : 2, 1 : len(rows) : 2]]
     return np.concatenate([rows[..., 0::2, :], rows[..., 1::2, :]], axis=-2)
 
 
-def interleaved(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
+@takes_packed
+def interleaved(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
     return matrix([halves(parts[0])], place)
 
 
-def stacked_pairs(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatrix]:
-    return [matrix([halves(one)], place) for one in parts[0]]
+@takes_packed
+def stacked_pairs(parts: Sequence[Any], place: Place) -> list[ops.AnyMatrix]:
+    return [matrix([halves(parts[0][expert])], place) for expert in range(len(parts[0]))]
 
 
 def shared_gate_up(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:

@@ -9,11 +9,14 @@ a layer is given for it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 FLOAT_BYTES = 4
+KEY_BYTES = {"float32": 4, "bfloat16": 2, "fp8_e4m3": 1}
+"""How keys and values may be kept -> bytes of a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,13 @@ class Keys:
     window: int | None = None
     sharing: tuple[int, int] | None = None
     """As in `ops.LayerKV`: uneven shares of a model's heads."""
+    dtype: str = "float32"
+    scales: tuple[float, float] = (1.0, 1.0)
+    """What keys and values are divided by before they are rounded to fp8."""
 
     @property
     def bytes_per_token(self) -> int:
-        return 2 * self.num_kv_heads * self.head_size * FLOAT_BYTES
+        return 2 * self.num_kv_heads * self.head_size * KEY_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,27 @@ StateSpec = Conv | Recurrent
 class LayerMemory:
     keys: Keys | None = None
     states: tuple[StateSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFormat:
+    """How all layers keep keys and values; `scales` per layer, for fp8."""
+
+    dtype: str = "float32"
+    scales: tuple[tuple[float, float], ...] = ()
+
+
+AS_FLOATS = CacheFormat()
+
+
+@lru_cache(maxsize=16)
+def kept_as(memory: tuple[LayerMemory, ...], cache: CacheFormat) -> tuple[LayerMemory, ...]:
+    """The same layers, their keys kept so."""
+    scales = cache.scales or ((1.0, 1.0),) * len(memory)
+    return tuple(
+        replace(layer, keys=replace(layer.keys, dtype=cache.dtype, scales=own)) if layer.keys else layer
+        for layer, own in zip(memory, scales, strict=True)
+    )
 
 
 def memory_of(config: Any) -> tuple[LayerMemory, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerokl import ops
-from zerokl.models.memory import LayerMemory, memory_of
+from zerokl.models.memory import AS_FLOATS, CacheFormat, LayerMemory, kept_as, memory_of
 from zerokl.models.split import ALONE, Team
 from zerokl.models.weights import Axes, Parameters, W
 
@@ -52,6 +52,7 @@ class Model:
     """The config's, or lower if the user said so."""
     team: Team = ALONE
     """Which part of a shared model this is: `config` has the numbers of its own heads."""
+    cache: CacheFormat = AS_FLOATS
 
     @property
     def num_layers(self) -> int:
@@ -71,7 +72,9 @@ class Model:
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        return memory_of(self.config)
+        """What each layer remembers."""
+        declared = memory_of(self.config)
+        return declared if self.cache == AS_FLOATS else kept_as(declared, self.cache)
 
     @property
     def declares_memory(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -13,6 +13,7 @@ from zerokl.models.memory import LayerMemory, memory_of
 from zerokl.models.model import Architecture, ModelConfig
 from zerokl.models.registry import architecture_of
 from zerokl.models.rope import SERVED
+from zerokl.quant import check_option, scheme_of
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -35,16 +36,27 @@ class Plan:
     def matrices(self, checkpoint: weights.Checkpoint, dtype: str) -> dict[str, int]:
         """How many numbers are kept as each type, with `dtype` as in `weights.load`."""
         found: dict[str, int] = {}
+        for kept, count, _ in self._kept(checkpoint, dtype):
+            found[kept] = found.get(kept, 0) + count
+        return found
+
+    def _kept(self, checkpoint: weights.Checkpoint, dtype: str) -> Iterator[tuple[str, int, int]]:
+        """(type, numbers, bytes) of each part of each matrix."""
         for row in self.table:
             for layer in row.layers(self.config) if row.how not in weights.VECTORS else ():
                 sources = row.sources(self.config, layer)
-                kept = weights.kept_as([checkpoint.tensors[name].dtype for name, _ in sources], dtype)
-                found[kept] = found.get(kept, 0) + sum(prod(shape) for _, shape in sources)
-        return found
+                tensors = [checkpoint.tensors[name] for name, _ in sources]
+                plain = weights.kept_as([tensor.dtype for tensor in tensors], dtype)
+                stays_packed = dtype == "auto" and row.how in weights.PACKED
+                for tensor, (_, shape) in zip(tensors, sources, strict=True):
+                    if stays_packed and getattr(tensor, "packed", None):
+                        yield tensor.dtype.lower(), prod(shape), tensor.nbytes  # type: ignore[attr-defined]
+                    else:
+                        yield plain, prod(shape), prod(shape) * ITEM_BYTES[plain]
 
     def weight_bytes(self, checkpoint: weights.Checkpoint, dtype: str) -> int:
         """Of all matrices in memory, but for rows that fill a last panel of 16."""
-        return sum(count * ITEM_BYTES[kept] for kept, count in self.matrices(checkpoint, dtype).items())
+        return sum(num_bytes for _, _, num_bytes in self._kept(checkpoint, dtype))
 
 
 def plan(checkpoint: weights.Checkpoint, config: Config) -> Plan:
@@ -52,10 +64,7 @@ def plan(checkpoint: weights.Checkpoint, config: Config) -> Plan:
     context length above the model's own.
     """
     name, module = architecture_of(checkpoint.config)
-    quantization = checkpoint.config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unknown")
-        raise UnsupportedModel(f"weights quantised by {method!r} aren't supported in safetensors; GGUF files are")
+    check_quantised(checkpoint, config)
     served = {SERVED: config.context_length} if config.context_length else {}
     num_tensors = len(checkpoint.tensors)
     for key in ("num_hidden_layers", "n_layer"):  # before anything is made per layer
@@ -69,6 +78,17 @@ def plan(checkpoint: weights.Checkpoint, config: Config) -> Plan:
     table, dropped = weight_tables(module, checkpoint.tensors)
     weights.check_names(table, dropped, model_config, checkpoint.tensors)
     return Plan(name, module, model_config, context_length, table, dropped)
+
+
+def check_quantised(checkpoint: weights.Checkpoint, config: Config) -> None:
+    """Raises ConfigError where --quantization contradicts the checkpoint, UnsupportedModel where nothing can run it."""
+    packed = any(getattr(tensor, "packed", None) for tensor in checkpoint.tensors.values())
+    scheme = getattr(checkpoint, "scheme", None) or scheme_of(checkpoint.config)
+    check_option(config.quantization, scheme, is_gguf=scheme is None and packed)
+    if scheme is not None and config.device != "cpu":
+        raise UnsupportedModel(f"{scheme.option} weights run on the CPU only")
+    if config.cpu_numerics == "integer" and (config.tp > 1 or (config.tp_leaves or 1) > 1):
+        raise ConfigError("--cpu-numerics integer: sums in leaves are exact ones only")
 
 
 def weight_tables(module: Architecture, names: Collection[str]) -> tuple[Sequence[weights.W], Sequence[str]]:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from zerokl import ops
 from zerokl.errors import CheckpointError
 from zerokl.models.shapes import sizes, spread
 from zerokl.models.split import VOCABULARY, Share
+from zerokl.quant import Quantised, matrix_of
 
 
 class Tensor(Protocol):
@@ -74,10 +75,13 @@ class Parameters(SimpleNamespace):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How matrices are kept (a type name), and where everything is."""
+    """How matrices are kept (a type name, or "auto": as stored), and where everything is."""
 
-    dtype: str
+    dtype: str = "auto"
     device: str = "cpu"
+    integer: bool = False
+    """Products of quantised matrices with int8 activations, where their format has them."""
+
     leaves: tuple[int, ...] = ()
     """Where the leaves of the cut axis end, in its rank's part."""
     wrap: Callable[[ops.Matrix], ops.AnyMatrix] | None = None
@@ -90,12 +94,29 @@ class Place:
         packed = ops.pack(whole, self.dtype, self.device, self.leaves if self.sums else ())
         return packed if self.wrap is None or isinstance(packed, ops.DeviceMatrix) else self.wrap(packed)
 
+    @property
+    def keeps_packed(self) -> bool:
+        """Whether a quantised matrix stays in its stored form."""
+        return self.dtype == "auto" and self.device == "cpu"
 
-How = Callable[[Sequence[np.ndarray], Place], Any]
+
+How = Callable[[Sequence[Any], Place], Any]
+AnyHow = TypeVar("AnyHow", bound=How)
+
+PACKED: set[How] = set()
+"""Those that take quantised parts (`quant.Quantised`) too; for the others these are dequantised."""
 
 
-def matrix(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
+def takes_packed(how: AnyHow) -> AnyHow:
+    PACKED.add(how)
+    return how
+
+
+@takes_packed
+def matrix(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
     """The parts one under the other, packed for `ops.linear`."""
+    if any(isinstance(part, Quantised) for part in parts):
+        return matrix_of(parts, place.integer)
     return place.pack(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
@@ -128,16 +149,18 @@ VECTORS = (vector, taps, one_more)
 def each_expert(parts_per_expert: int) -> How:
     """A list with one matrix per expert, made of that many neighbouring parts."""
 
-    def experts(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatrix]:
+    @takes_packed
+    def experts(parts: Sequence[Any], place: Place) -> list[ops.AnyMatrix]:
         starts = range(0, len(parts), parts_per_expert)
         return [matrix(parts[start : start + parts_per_expert], place) for start in starts]
 
     return experts
 
 
-def stacked(parts: Sequence[np.ndarray], place: Place) -> list[ops.AnyMatrix]:
+@takes_packed
+def stacked(parts: Sequence[Any], place: Place) -> list[ops.AnyMatrix]:
     """A list with one matrix per expert, from one tensor [X, N, K]."""
-    return [matrix([one], place) for one in parts[0]]
+    return [matrix([parts[0][expert]], place) for expert in range(len(parts[0]))]
 
 
 def always(config: Any) -> bool:
@@ -190,24 +213,23 @@ def load(
     dropped: Sequence[str],
     config: Axes,
     checkpoint: Checkpoint,
-    dtype: str = "auto",
-    device: str = "cpu",
+    place: Place = Place(),
     share: Share | None = None,
 ) -> Parameters:
-    """The parameters of `table`, packed as `dtype` ("auto": as stored), few at a time so that memory stays near theirs;
-    of a `share`, the rank's parts.
+    """The parameters of `table`, packed as `place` says, few at a time so that memory stays near theirs; of a `share`,
+    the rank's parts.
 
     `dropped` names tensors that may be there and that nothing needs, `name*` all that begin so. Raises CheckpointError.
     """
     check_names(table, dropped, config, checkpoint.tensors)
     wanted = [(row, layer) for row in table for layer in row.layers(config)]
 
-    def value_of(place: tuple[W, int]) -> Any:
-        row, layer = place
-        return read(row, layer, config, checkpoint.tensors, dtype, device, share)
+    def value_of(which: tuple[W, int]) -> Any:
+        row, layer = which
+        return read(row, layer, config, checkpoint.tensors, place, share)
 
     parameters = Parameters()
-    with ThreadPoolExecutor(CPU_READERS if device == "cpu" else READERS) as readers:
+    with ThreadPoolExecutor(CPU_READERS if place.device == "cpu" else READERS) as readers:
         for (row, layer), value in zip(wanted, readers.map(value_of, wanted), strict=True):
             put(parameters, row.parameter.replace("{i}", str(layer)), value)
     for row in table:
@@ -221,24 +243,38 @@ def read(
     layer: int,
     config: Axes,
     tensors: Mapping[str, Tensor],
-    dtype: str = "auto",
-    device: str = "cpu",
+    place: Place = Place(),
     share: Share | None = None,
 ) -> Any:
-    """One parameter. Parts stored as different types meet in float32, which holds each of them exactly."""
+    """One parameter. Parts stored as different types meet in float32, which holds each of them exactly.
+
+    Quantised matrices stay packed where they are whole: a rank's part, and sums in leaves, are of their numbers.
+    """
     sources = row.sources(config, layer)
-    parts = [tensors[name].array() for name, _ in sources]
+    found = [tensors[name] for name, _ in sources]
+    packed = [getattr(tensor, "packed", None) for tensor in found]
+    if any(packed) and share is None and place.keeps_packed and row.how in PACKED:
+        value = row.how([read() if read else t.array() for read, t in zip(packed, found, strict=True)], place)
+    else:
+        value = row.how(*plain_parts(row, [tensor.array() for tensor in found], config, place, share))
+    for tensor in found:
+        tensor.forget()
+    return value
+
+
+def plain_parts(
+    row: W, parts: list[np.ndarray], config: Axes, place: Place, share: Share | None
+) -> tuple[list[np.ndarray], Place]:
+    """The rank's parts as one type, and where they go."""
     if share is not None:
         shapes = spread(row.shape)
         shapes = shapes * (len(parts) // len(shapes))
         parts = [share.own(part, shape, config.axes) for part, shape in zip(parts, shapes, strict=True)]
     if len({part.dtype for part in parts}) > 1:
         parts = [exact_float32(part) for part in parts]
-    place = Place(STORED_AS[parts[0].dtype.name] if dtype == "auto" else dtype, device)
-    value = row.how(parts, place if share is None else place_in(share, spread(row.shape)[0], config.axes, place))
-    for name, _ in sources:
-        tensors[name].forget()
-    return value
+    if place.dtype == "auto":
+        place = replace(place, dtype=STORED_AS[parts[0].dtype.name])
+    return parts, place if share is None else place_in(share, spread(row.shape)[0], config.axes, place)
 
 
 def place_in(share: Share, shape: str, axes: Mapping[str, int], place: Place) -> Place:

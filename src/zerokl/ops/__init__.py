@@ -12,7 +12,17 @@ from zerokl.ops.heads import rotate_and_store, split_heads
 from zerokl.ops.kv import LayerKV, Ragged, store_kv
 from zerokl.ops.layer_norm import layer_norm
 from zerokl.ops.linear import gated_linear, linear
-from zerokl.ops.matrix import DeviceMatrix, Matrix, pack, upload
+from zerokl.ops.matrix import (
+    DeviceMatrix,
+    Matrix,
+    pack,
+    pack_blocks,
+    pack_fp8,
+    pack_nvfp4,
+    pack_stored,
+    stack,
+    upload,
+)
 from zerokl.ops.moe import experts, route
 from zerokl.ops.recurrence import gated_delta, selective_scan, time_steps
 from zerokl.ops.rms_norm import rms_norm
@@ -64,6 +74,10 @@ __all__ = [
     "layer_norm",
     "linear",
     "pack",
+    "pack_blocks",
+    "pack_fp8",
+    "pack_nvfp4",
+    "pack_stored",
     "process",
     "rms_norm",
     "rope",
@@ -77,6 +91,7 @@ __all__ = [
     "short_conv",
     "softcap",
     "split_heads",
+    "stack",
     "store_checkpoints",
     "store_conv",
     "store_inputs",

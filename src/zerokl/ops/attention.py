@@ -79,7 +79,7 @@ def attention(
     y = np.empty((rows, heads * size), np.float32)
     before, after = score_factors(scale, softcap)
     shape = (ragged.positions, ragged.row_starts, ragged.page_table)
-    _native.attention(y, q, kv.k, kv.v, *shape, before, after, window or 0, sinks, bias)
+    _native.attention(y, q, kv.k, kv.v, *shape, before, after, window or 0, sinks, bias, kv.scales)
     return y
 
 

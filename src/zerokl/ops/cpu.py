@@ -58,7 +58,7 @@ def rotate_and_store(
 ) -> F32:
     q = np.empty((len(qkv), num_heads, kv.k.shape[2]), np.float32)
     q_norm, k_norm = norms or (None, None)
-    _native.rotate_and_store(qkv, *turns, kv.ragged.slots, kv.k, kv.v, q_norm, k_norm, norm_eps, q)
+    _native.rotate_and_store(qkv, *turns, kv.ragged.slots, kv.k, kv.v, q_norm, k_norm, norm_eps, q, kv.scales)
     return q
 
 

@@ -14,6 +14,8 @@ from zerokl.ops.device import only_on_cpu
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
+Pages = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8]
+"""float32, the bits of bfloat16, or the codes of e4m3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,18 @@ class LayerKV:
     """One layer's keys and values, and this step's shape.
 
     Keys are stored transposed, `k [P, K, D, page]`, so that 16 neighbouring keys are one vector; values are
-    `v [P, K, page, D]`. Both are C-contiguous float32 and shared by everyone: only `store_kv` writes them. On the GPU
-    both are `[P, K, 64, D]` bfloat16.
+    `v [P, K, page, D]`. Both are C-contiguous (float32, bits of bfloat16 as uint16 or codes of e4m3 as uint8) and
+    shared by everyone: only `store_kv` writes them. On the GPU both are `[P, K, 64, D]` bfloat16.
     """
 
-    k: F32
-    v: F32
+    k: Pages
+    v: Pages
     ragged: Ragged
     sharing: tuple[int, int] | None = None
     """(query heads per key head, how many of the first key head's aren't here), if key heads are shared unevenly: a
     rank that has some of a model's heads keeps every key head that they need."""
+    scales: tuple[float, float] = (1.0, 1.0)
+    """What keys and values are divided by before they are rounded to e4m3."""
 
 
 def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
@@ -59,7 +63,8 @@ def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
 
     Maths       k_pool[slot // page, :, :, slot % page] = k[t],  v_pool[slot // page, :, slot % page, :] = v[t]
     Shapes      k, v [T, K, D] f32; slots [T]; kv.k [P, K, D, page], kv.v [P, K, page, D]
-    Rounding    none: a copy
+    Rounding    float32: none, a copy. bfloat16: once. e4m3: x / scale in f32, then once, saturating at 448; attention
+                reads code * scale, in f32
     Order       rows of one call must have distinct slots; slot -1 (padding) writes nothing
     Same bits   for every T, row position, page number
     Raises      ShapeError, UnsupportedDtype; EngineError for a slot outside the pool
@@ -73,7 +78,7 @@ def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
         check_array(name, array, np.float32, (rows, heads, size))
     if heads == 0:
         return
-    _native.store_kv(kv.k, kv.v, kv.ragged.slots, k, v)
+    _native.store_kv(kv.k, kv.v, kv.ragged.slots, k, v, kv.scales)
 
 
 def check_kv(kv: LayerKV) -> None:
@@ -82,8 +87,11 @@ def check_kv(kv: LayerKV) -> None:
     if kv.k.ndim != 4:
         raise ShapeError(f"keys must be [P, K, D, page], not {kv.k.shape}")
     pages, heads, size, page = kv.k.shape
-    check_array("kv.k", kv.k, np.float32, (pages, heads, size, page))
-    check_array("kv.v", kv.v, np.float32, (pages, heads, page, size))
+    dtype = kv.k.dtype.type
+    if dtype not in (np.float32, np.uint16, np.uint8):
+        raise UnsupportedDtype(f"keys are float32, bits of bfloat16 or codes of e4m3, not {kv.k.dtype.name}")
+    check_array("kv.k", kv.k, dtype, (pages, heads, size, page))
+    check_array("kv.v", kv.v, dtype, (pages, heads, page, size))
     if page != ragged.page_size:
         raise ShapeError(f"the pool's pages hold {page} slots, the step's {ragged.page_size}")
     rows, segments = ragged.positions.shape[0], ragged.row_starts.shape[0] - 1

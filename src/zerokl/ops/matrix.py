@@ -15,6 +15,7 @@ from zerokl.errors import ShapeError, UnsupportedDtype
 from zerokl.ops.device import gpu
 
 Matrix = _native.Matrix
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +67,60 @@ def pack(weight: NDArray[Any], dtype: str, device: str = "cpu", leaves: Sequence
         return DeviceMatrix(gpu().pack(weight, dtype, device))
     bits = weight.view(np.uint16) if stored == "float16" else weight
     return _native.pack(np.ascontiguousarray(bits), stored, dtype, ends)
+
+
+def pack_stored(weight: NDArray[Any]) -> Matrix:
+    """A weight in the memory format that it is stored in."""
+    return host(pack(weight, STORED.get(weight.dtype.name, weight.dtype.name)))
+
+
+def pack_blocks(blocks: Bytes, kind: str, columns: int, *, integer: bool) -> Matrix:
+    """GGUF blocks [N, bytes of a row] as panels of 16 outputs, in about the bytes of the file.
+
+    `linear` computes with the numbers that the blocks stand for, to the bit as with a float32 matrix of them; or, if
+    `integer`, with x rounded to int8 per row and 32 k:
+
+        d = max |x| / 127, q = round(x * (127 / max |x|))      per row and 32 k; ties to even
+        acc = fma(scale * d, sum of code * q, acc)             per group in order, from +0; the sum is an exact integer
+        acc = fma(offset, d * sum of q, acc)                   then, where the type has offsets
+    """
+    return _native.pack_blocks(np.ascontiguousarray(blocks), kind, columns, integer)
+
+
+def pack_nvfp4(codes: Bytes, scales: Bytes, factor: float, *, divides: bool = False) -> Matrix:
+    """NVFP4: codes [N, K/2] of e2m1, the even k in the low halves; scales [N, K/16] of e4m3.
+
+    A number is code times scale, exactly; a finished chain is multiplied once with `factor`, or divided by it.
+    """
+    rows, half = codes.shape
+    if half % 8 or scales.shape != (rows, half // 8):
+        raise ShapeError(f"codes {list(codes.shape)} and scales {list(scales.shape)} are no whole blocks of 16")
+    return _native.pack_nvfp4(np.ascontiguousarray(codes), np.ascontiguousarray(scales), factor, divides)
+
+
+def pack_fp8(codes: Bytes, scale: float | NDArray[np.float32]) -> Matrix:
+    """FP8: codes [N, K] of e4m3 under one scale, one per output [N], or one per 128 by 128 [N/128, K/128], rounded up.
+
+    A finished chain is multiplied once with its scale. Under scales of blocks: a chain per 128 k from +0, joined by
+    acc = fma(scale, chain, acc).
+    """
+    codes = np.ascontiguousarray(codes)
+    if isinstance(scale, float):
+        return _native.pack_fp8(codes, scale)
+    rows, columns = codes.shape
+    scale = np.ascontiguousarray(scale)
+    if scale.shape == (rows,):
+        return _native.pack_fp8(codes, scale)
+    if scale.shape != (-(-rows // 128), -(-columns // 128)):
+        raise ShapeError(f"scales {list(scale.shape)} don't fit codes {list(codes.shape)}")
+    return _native.pack_fp8_blocks(codes, scale)
+
+
+def stack(parts: Sequence[Matrix]) -> Matrix:
+    """One under the other, each with its own format and scale; nothing is copied."""
+    if len({part.shape[1] for part in parts}) > 1:
+        raise ShapeError(f"parts of shapes {', '.join(str(list(part.shape)) for part in parts)}")
+    return _native.stack(list(parts))
 
 
 def upload(array: NDArray[Any], device: str = "cpu") -> Any:

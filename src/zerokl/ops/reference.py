@@ -15,7 +15,22 @@ from numpy.typing import NDArray
 
 from zerokl.ops.attention import CHUNK, score_factors
 from zerokl.ops.kv import F32, I32, LayerKV
-from zerokl.ops.reference_numbers import F64, LN_2, LOG2_E, exp, exp2, f32, fma, fold, lane_sum, log2, sin_cos, tanh
+from zerokl.ops.reference_numbers import (
+    F64,
+    LN_2,
+    LOG2_E,
+    exp,
+    exp2,
+    f32,
+    fma,
+    fold,
+    lane_sum,
+    log2,
+    narrow,
+    sin_cos,
+    tanh,
+    widen,
+)
 from zerokl.ops.sample import GREEDY_BELOW, Draw
 from zerokl.ops.score import BLOCK
 from zerokl.types import Logprobs, LogprobSpec
@@ -113,8 +128,8 @@ def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
     page_size = kv.ragged.page_size
     for row, slot in enumerate(kv.ragged.slots):
         if slot >= 0:
-            kv.k[slot // page_size, :, :, slot % page_size] = k[row]
-            kv.v[slot // page_size, :, slot % page_size, :] = v[row]
+            kv.k[slot // page_size, :, :, slot % page_size] = narrow(k[row], kv.k.dtype, kv.scales[0])
+            kv.v[slot // page_size, :, slot % page_size, :] = narrow(v[row], kv.v.dtype, kv.scales[1])
 
 
 @np.errstate(all="ignore")
@@ -147,7 +162,8 @@ def gather(kv: LayerKV, pages: I32, num_keys: int, heads: int) -> tuple[F32, F32
     positions = np.arange(num_keys)
     page, offset = pages[positions // kv.ragged.page_size], positions % kv.ragged.page_size
     group = heads // kv.k.shape[1]
-    return kv.k[page, :, :, offset].repeat(group, axis=1), kv.v[page, :, offset, :].repeat(group, axis=1)
+    k, v = widen(kv.k[page, :, :, offset], kv.scales[0]), widen(kv.v[page, :, offset, :], kv.scales[1])
+    return k.repeat(group, axis=1), v.repeat(group, axis=1)
 
 
 def attend(

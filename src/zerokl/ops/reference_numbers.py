@@ -158,3 +158,43 @@ def taylor(x: F64, coefficients: list[float]) -> Any:
     for c in coefficients[::-1]:
         y = y * x + c
     return y
+
+
+# --- narrow numbers ------------------------------------------------------------------------------------------------
+
+
+def e4m3(codes: Any) -> F32:
+    """The numbers of codes: bias 7, subnormals, no infinity."""
+    codes = np.asarray(codes, np.int64)
+    exponent, fraction = codes >> 3 & 15, codes & 7
+    magnitude = np.where(exponent > 0, np.ldexp(8.0 + fraction, exponent - 10), np.ldexp(1.0 * fraction, -9))
+    magnitude = np.where(codes & 127 == 127, np.nan, magnitude)
+    return np.where(codes >> 7, -magnitude, magnitude).astype(np.float32)
+
+
+@np.errstate(all="ignore")
+def narrow(values: F32, dtype: Any, scale: float) -> Any:
+    """As a cache of this dtype keeps them: float32, bits of bfloat16, or codes of e4m3 of values / scale."""
+    if dtype == np.float32:
+        return values
+    if dtype == np.uint16:
+        bits = values.view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
+        return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
+    scaled = values / f32(scale)
+    table = e4m3(np.arange(127)).astype(np.float64)
+    magnitude = np.minimum(np.abs(scaled.astype(np.float64)), 448.0)
+    above = np.clip(np.searchsorted(table, magnitude), 1, 126)
+    low, high = magnitude - table[above - 1], table[above] - magnitude
+    down = (low < high) | ((low == high) & (above % 2 == 1))
+    codes = np.where(np.isnan(scaled), 127, above - down)
+    return (codes | np.signbit(scaled).astype(np.int64) << 7).astype(np.uint8)
+
+
+def widen(kept: Any, scale: float) -> F32:
+    """The numbers that attention reads."""
+    if kept.dtype == np.float32:
+        return kept  # type: ignore[no-any-return]
+    if kept.dtype == np.uint16:
+        return (kept.astype(np.uint32) << 16).view(np.float32)  # type: ignore[no-any-return]
+    return e4m3(kept) * f32(scale)  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.errors import EngineError
+from zerokl.runner.known_quantised import quantised_answers
 from zerokl.types import LogprobSpec, SamplingParams
 
 COMMITTED = Path(__file__).with_name("known_answers.json")
@@ -80,6 +81,8 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
     attention, biased = attention_answer()
     yield "attention", attention
     yield "attention with bias", biased
+    for narrow in (np.uint16, np.uint8):
+        yield "attention of narrow keys", attention_answer(narrow)[0]
     logits = numbers(7, ROWS, VOCABULARY) * np.float32(30)
     columns = ops.score(logits, np.arange(ROWS, dtype=np.int32), LogprobSpec(3, (VOCABULARY - 1,)))
     yield "score", columns.chosen + columns.top_ids + columns.top + columns.ids
@@ -88,6 +91,7 @@ def run_every_operation() -> Iterator[tuple[str, bytes]]:
     yield "sample", ops.sample(logits, draws).tobytes()
     yield "process", ops.process(logits, draws).tobytes()
     yield from hybrid_answers(x)
+    yield from quantised_answers(numbers(40, ROWS, 256))
 
 
 def hybrid_answers(x: np.ndarray) -> Iterator[tuple[str, bytes]]:
@@ -140,7 +144,7 @@ def rotated_answer(positions: np.ndarray, turns: tuple[np.ndarray, np.ndarray]) 
     return ops.rotate_and_store(qkv, ops.LayerKV(k, v, step), turns, HEADS, **options).tobytes() + pools.tobytes()
 
 
-def attention_answer() -> tuple[bytes, bytes]:
+def attention_answer(kept: type[np.generic] = np.float32) -> tuple[bytes, bytes]:
     """One sequence of 600 keys, so of two chunks, seen by its last five tokens: plainly and with every
     older option, then with a bias."""
     length, pages = 600, 75
@@ -152,13 +156,15 @@ def attention_answer() -> tuple[bytes, bytes]:
         page_size=PAGE_SIZE,
     )
     kv = ops.LayerKV(
-        np.zeros((pages, KV_HEADS, HEAD_SIZE, PAGE_SIZE), np.float32),
-        np.zeros((pages, KV_HEADS, PAGE_SIZE, HEAD_SIZE), np.float32),
+        np.zeros((pages, KV_HEADS, HEAD_SIZE, PAGE_SIZE), kept),
+        np.zeros((pages, KV_HEADS, PAGE_SIZE, HEAD_SIZE), kept),
         ragged,
+        scales=(0.01, 0.013),
     )
     ops.store_kv(kv, numbers(8, length, KV_HEADS, HEAD_SIZE), numbers(9, length, KV_HEADS, HEAD_SIZE))
     last = np.arange(length - ROWS, length, dtype=np.int32)
-    seen = ops.LayerKV(kv.k, kv.v, ops.Ragged(last, last, np.array([0, ROWS], np.int32), ragged.page_table, PAGE_SIZE))
+    shape = ops.Ragged(last, last, np.array([0, ROWS], np.int32), ragged.page_table, PAGE_SIZE)
+    seen = ops.LayerKV(kv.k, kv.v, shape, scales=kv.scales)
     q, scale = numbers(10, ROWS, HEADS, HEAD_SIZE) * np.float32(8), HEAD_SIZE**-0.5
     options = ops.attention(q, seen, scale, window=100, softcap=20.0, sinks=numbers(11, HEADS))
     biased = ops.attention(q, seen, scale, bias=(numbers(12, ROWS, HEADS, 6), numbers(13, 6, 70)))

@@ -1,7 +1,7 @@
 """The KV pools on the CPU: how many pages there are, and where they lie.
 
-Keys are [P, K, D, page] and values [P, K, page, D], float32, one array of each per layer. The arrays are anonymous
-maps: the system gives memory to a page of slots when it is first written, so an idle server stays small.
+Keys are [P, K, D, page] and values [P, K, page, D], as `--kv-cache-dtype` says, one array of each per layer. The arrays
+are anonymous maps: the system gives memory to a page of slots when it is first written, so an idle server stays small.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ DEFAULT_SEQUENCES = 16
 """... but to no more than this many sequences of full length need."""
 
 
+NUMPY: dict[str, type[np.generic]] = {"float32": np.float32, "bfloat16": np.uint16, "fp8_e4m3": np.uint8}
+"""numpy has no small floats: their bits."""
+NAN_BITS = {"uint16": 0x7FC0, "uint8": 0x7F}
+
+
 class KvPools:
     """Keys and values of every layer that has any. Only `ops.store_kv` writes to them."""
 
@@ -37,21 +42,27 @@ class KvPools:
         *,
         fill: float | None = None,
     ) -> None:
-        """`fill`: what unwritten slots hold (tests: NaN). By default nothing is touched, and the system gives zeros."""
+        """`fill`: what unwritten slots hold (tests: NaN; narrower types hold only that). By default nothing is
+        touched, and the system gives zeros.
+        """
         pages: dict[int | None, int] = {None: num_pages}
         pages.update((pool.window, pool.num_pages) for pool in windows)
         self.specs = [layer.keys for layer in model.memory if layer.keys]
-        self.keys = [lazy_array((pages[s.window], s.num_kv_heads, s.head_size, page_size)) for s in self.specs]
-        self.values = [lazy_array((pages[s.window], s.num_kv_heads, page_size, s.head_size)) for s in self.specs]
+        self.keys = [
+            lazy_array((pages[s.window], s.num_kv_heads, s.head_size, page_size), NUMPY[s.dtype]) for s in self.specs
+        ]
+        self.values = [
+            lazy_array((pages[s.window], s.num_kv_heads, page_size, s.head_size), NUMPY[s.dtype]) for s in self.specs
+        ]
         if fill is not None:
             for array in (*self.keys, *self.values):
-                array.fill(fill)
+                array.fill(fill if array.dtype == np.float32 else NAN_BITS[array.dtype.name])
 
     def layers(self, ragged: ops.Ragged, windows: Mapping[int | None, ops.Ragged] | None = None) -> list[ops.LayerKV]:
         """The view of each layer that has keys; `windows` has the step's shape for layers of each window."""
         shapes = {**(windows or {}), None: ragged}
         return [
-            ops.LayerKV(k, v, shapes[spec.window], spec.sharing)
+            ops.LayerKV(k, v, shapes[spec.window], spec.sharing, spec.scales)
             for k, v, spec in zip(self.keys, self.values, self.specs, strict=True)
         ]
 
@@ -93,11 +104,11 @@ def tokens_that_fit(model: Model, fraction: float | None, free_bytes: int) -> in
     return min(free_bytes // DEFAULT_SHARE // bytes_per_token(model), model.context_length * DEFAULT_SEQUENCES)
 
 
-def lazy_array(shape: tuple[int, ...]) -> np.ndarray:
+def lazy_array(shape: tuple[int, ...], dtype: type[np.generic] = np.float32) -> np.ndarray:
     """Zeros that cost no memory until they are written.
 
     np.zeros would ask for huge pages, 2 MB of memory at the first touch of each of 2 · layers arrays.
     """
     if not prod(shape):
-        return np.zeros(shape, np.float32)  # a map can't be empty
-    return np.frombuffer(mmap.mmap(-1, 4 * prod(shape)), np.float32).reshape(shape)
+        return np.zeros(shape, dtype)  # a map can't be empty
+    return np.frombuffer(mmap.mmap(-1, np.dtype(dtype).itemsize * prod(shape)), dtype).reshape(shape)

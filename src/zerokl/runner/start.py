@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from zerokl import _native
 from zerokl.config import Config, num_leaves
 from zerokl.errors import ConfigError
 from zerokl.models import Model
+from zerokl.models.memory import CacheFormat
 from zerokl.models.split import check_sizes
 from zerokl.ops.attention import CHUNK
 from zerokl.parallel import Ranks
@@ -73,13 +75,20 @@ def start_on_cpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
         runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config)),
         pools,
         pool_bytes(model.memory, pools),
-        cpu_numerics(),
+        cpu_numerics(kv_dtype(model.cache)),
         facts,
     )
 
 
-def cpu_numerics() -> Numerics:
-    return Numerics(CHUNK, known_answer_digest())
+def cpu_numerics(kept: str = "float32") -> Numerics:
+    return Numerics(CHUNK, known_answer_digest(), kv_dtype=kept)
+
+
+def kv_dtype(cache: CacheFormat) -> str:
+    """How keys and values are kept, and the digest of their scales where these aren't 1."""
+    if all(one == (1.0, 1.0) for one in cache.scales):
+        return cache.dtype
+    return f"{cache.dtype} {hashlib.sha256(repr(cache.scales).encode()).hexdigest()[:16]}"
 
 
 def start_on_gpu(model: Model, config: Config) -> Started:
@@ -109,6 +118,8 @@ def check_device(config: Config) -> None:
             raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
         if config.logprobs_mode != "raw":
             raise ConfigError("--logprobs-mode processed: --device cuda gives raw logprobs only, for now")
+        if config.kv_cache_dtype not in ("auto", "bfloat16", "bf16"):
+            raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: --device cuda keeps bfloat16")
         from zerokl.runner import cuda_start
 
         cuda_start.check(config)

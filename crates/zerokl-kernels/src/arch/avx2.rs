@@ -85,6 +85,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn load_bytes(from: &[u8; LANES]) -> Self {
+        avx2!(Avx2(
+            _mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().cast()))),
+            _mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()))),
+        ))
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         pairwise!(_mm256_add_ps, self, other)
     }
@@ -162,6 +170,33 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn shift_right<const N: i32>(self) -> Self {
         self.map_bits(|x| avx2!(_mm256_srai_epi32::<N>(x)))
+    }
+    #[inline(always)]
+    fn shift_right_by(self, count: u32) -> Self {
+        self.map_bits(|x| avx2!(_mm256_srl_epi32(x, _mm_cvtsi32_si128(count.cast_signed()))))
+    }
+    #[inline(always)]
+    fn look_up(self, table: Self) -> Self {
+        let one = |index: __m256| {
+            avx2!({
+                let index = _mm256_castps_si256(index);
+                let (low, high) = (_mm256_permutevar8x32_ps(table.0, index), _mm256_permutevar8x32_ps(table.1, index));
+                _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)))
+            })
+        };
+        Avx2(one(self.0), one(self.1))
+    }
+    #[inline(always)]
+    fn dot_bytes(self, unsigned: Self, signed: Self) -> Self {
+        let products = unsigned.zip_bits(signed, |u, s| {
+            avx2!({
+                // In pairs of 16 bits: `maddubs` would saturate.
+                let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(u), _mm256_srai_epi16::<8>(s));
+                let even = _mm256_and_si256(u, _mm256_set1_epi16(0xff));
+                _mm256_add_epi32(odd, _mm256_madd_epi16(even, _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(s))))
+            })
+        });
+        self.add_bits(products)
     }
     #[inline(always)]
     fn integer_to_float(self) -> Self {

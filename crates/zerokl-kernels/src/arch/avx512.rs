@@ -4,8 +4,9 @@ use std::arch::x86_64::*;
 
 use super::{Kernel, LANES, Lanes};
 
+/// DOTS: with VNNI.
 #[derive(Clone, Copy)]
-pub struct Avx512(__m512);
+pub struct Avx512<const DOTS: bool>(__m512);
 
 /// Runs the body compiled for these features.
 ///
@@ -13,7 +14,16 @@ pub struct Avx512(__m512);
 /// The machine must have AVX-512 F, VL, BW and DQ, and what `avx2::run` asks for.
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
 pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx512>()
+    kernel.run::<Avx512<false>>()
+}
+
+/// The same with VNNI.
+///
+/// # Safety
+/// As `run`, and AVX-512 VNNI.
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub unsafe fn run_dots<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<true>>()
 }
 
 /// An intrinsic that needs no more than the features of this file (and pointers into whole arrays or slices).
@@ -25,7 +35,7 @@ macro_rules! avx512 {
     };
 }
 
-impl Avx512 {
+impl<const DOTS: bool> Avx512<DOTS> {
     #[inline(always)]
     fn bits(self) -> __m512i {
         avx512!(_mm512_castps_si512(self.0))
@@ -36,7 +46,7 @@ impl Avx512 {
     }
 }
 
-impl Lanes for Avx512 {
+impl<const DOTS: bool> Lanes for Avx512<DOTS> {
     type Mask = __mmask16;
     const REGISTERS: usize = 1;
 
@@ -59,6 +69,10 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn load_f16(from: &[u16; LANES]) -> Self {
         avx512!(Avx512(_mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn load_bytes(from: &[u8; LANES]) -> Self {
+        avx512!(Self::from_bits(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
     }
     #[inline(always)]
     fn load_first(from: &[f32]) -> Self {
@@ -148,6 +162,27 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn shift_right<const N: i32>(self) -> Self {
         avx512!(Self::from_bits(_mm512_sra_epi32(self.bits(), _mm_cvtsi32_si128(N))))
+    }
+    #[inline(always)]
+    fn shift_right_by(self, count: u32) -> Self {
+        avx512!(Self::from_bits(_mm512_srl_epi32(self.bits(), _mm_cvtsi32_si128(count.cast_signed()))))
+    }
+    #[inline(always)]
+    fn look_up(self, table: Self) -> Self {
+        avx512!(Avx512(_mm512_permutexvar_ps(self.bits(), table.0)))
+    }
+    #[inline(always)]
+    fn dot_bytes(self, unsigned: Self, signed: Self) -> Self {
+        let (u, s) = (unsigned.bits(), signed.bits());
+        if DOTS {
+            return avx512!(Self::from_bits(_mm512_dpbusd_epi32(self.bits(), u, s)));
+        }
+        avx512!({
+            let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(u), _mm512_srai_epi16::<8>(s));
+            let even = _mm512_and_si512(u, _mm512_set1_epi16(0xff));
+            let even = _mm512_madd_epi16(even, _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(s)));
+            Self::from_bits(_mm512_add_epi32(self.bits(), _mm512_add_epi32(odd, even)))
+        })
     }
     #[inline(always)]
     fn integer_to_float(self) -> Self {

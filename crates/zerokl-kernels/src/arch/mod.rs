@@ -42,6 +42,8 @@ pub trait Lanes: Copy {
     fn load_bits(from: &[u32; LANES]) -> Self;
     /// f16 bit patterns, widened exactly (subnormals too; a signalling NaN becomes quiet).
     fn load_f16(from: &[u16; LANES]) -> Self;
+    /// Bytes as the low ones of the bit patterns, the others zero.
+    fn load_bytes(from: &[u8; LANES]) -> Self;
 
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
@@ -72,8 +74,14 @@ pub trait Lanes: Copy {
     fn shift_left<const N: i32>(self) -> Self;
     /// Arithmetic: the sign bit is repeated.
     fn shift_right<const N: i32>(self) -> Self;
+    /// Zeros come in from the left; `count` is below 32.
+    fn shift_right_by(self, count: u32) -> Self;
     /// The bit pattern, read as an i32, as a float (rounded to nearest even).
     fn integer_to_float(self) -> Self;
+    /// `table[bits & 15]`, lane by lane.
+    fn look_up(self, table: Self) -> Self;
+    /// Integer lanes: self + the sum over the four bytes of `unsigned[b] * signed[b]`, exactly (and wrapping).
+    fn dot_bytes(self, unsigned: Self, signed: Self) -> Self;
 
     /// The fixed tree: (i, i+8), (i, i+4), (i, i+2), (i, i+1).
     #[inline(always)]
@@ -103,6 +111,11 @@ pub trait Lanes: Copy {
     #[inline(always)]
     fn zero() -> Self {
         Self::splat(0.0)
+    }
+
+    #[inline(always)]
+    fn splat_bits(bits: u32) -> Self {
+        Self::splat(f32::from_bits(bits))
     }
 
     #[inline(always)]
@@ -146,6 +159,8 @@ pub trait Lanes: Copy {
 /// A computation over lanes: its inputs are fields, and `run` is written once for every instruction set.
 pub trait Kernel {
     type Output;
+    /// Whether it is worth a body of its own where the machine has an instruction for `Lanes::dot_bytes`.
+    const DOTS: bool = false;
     /// Mark it `#[inline(always)]`, and all that it calls with lanes too. It must not start parallel work (a closure
     /// handed to the pool would be compiled for the plain instruction set): parallel outside, lanes inside.
     fn run<L: Lanes>(self) -> Self::Output;
@@ -163,9 +178,9 @@ pub enum Isa {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2Found(());
 
-/// Proof of detection, as `Avx2Found`.
+/// Proof of detection, as `Avx2Found`; true: with VNNI, the dot products of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512Found(());
+pub struct Avx512Found(bool);
 
 impl Isa {
     /// All that this machine can run, the best first.
@@ -189,6 +204,14 @@ impl Isa {
         }
     }
 
+    /// The same without what not every machine of the kind has: for tests of the body that such a machine runs.
+    pub fn plain(self) -> Isa {
+        match self {
+            Isa::Avx512(_) => Isa::Avx512(Avx512Found(false)),
+            isa => isa,
+        }
+    }
+
     /// Runs a kernel's body with this instruction set's lanes.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
@@ -198,8 +221,10 @@ impl Isa {
             // SAFETY: an Avx2Found exists only where the features were detected.
             Isa::Avx2(_) => unsafe { avx2::run(kernel) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: an Avx512Found exists only where the features were detected.
-            Isa::Avx512(_) => unsafe { avx512::run(kernel) },
+            // SAFETY: an Avx512Found exists only where the features were detected, and is true only where VNNI was.
+            Isa::Avx512(found) => unsafe {
+                if K::DOTS && found.0 { avx512::run_dots(kernel) } else { avx512::run(kernel) }
+            },
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("never detected on this architecture"),
         }
@@ -219,7 +244,7 @@ fn detect_avx512() -> Option<Isa> {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq");
-    found.then_some(Isa::Avx512(Avx512Found(())))
+    found.then_some(Isa::Avx512(Avx512Found(is_x86_feature_detected!("avx512vnni"))))
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -39,6 +39,10 @@ impl Lanes for Scalar {
     fn load_f16(from: &[u16; LANES]) -> Self {
         each(|i| widen_f16(from[i]))
     }
+    #[inline(always)]
+    fn load_bytes(from: &[u8; LANES]) -> Self {
+        each_bits(|i| u32::from(from[i]))
+    }
 
     #[inline(always)]
     fn add(self, other: Self) -> Self {
@@ -119,8 +123,24 @@ impl Lanes for Scalar {
         each_bits(|i| (self.0[i].to_bits().cast_signed() >> N).cast_unsigned())
     }
     #[inline(always)]
+    fn shift_right_by(self, count: u32) -> Self {
+        each_bits(|i| self.0[i].to_bits() >> count)
+    }
+    #[inline(always)]
     fn integer_to_float(self) -> Self {
         each(|i| self.0[i].to_bits().cast_signed() as f32)
+    }
+    #[inline(always)]
+    fn look_up(self, table: Self) -> Self {
+        each(|i| table.0[(self.0[i].to_bits() & 15) as usize])
+    }
+    #[inline(always)]
+    fn dot_bytes(self, unsigned: Self, signed: Self) -> Self {
+        each_bits(|i| {
+            let (u, s) = (unsigned.0[i].to_bits().to_le_bytes(), signed.0[i].to_bits().to_le_bytes());
+            let products = u.into_iter().zip(s).map(|(u, s)| i32::from(u) * i32::from(s.cast_signed()));
+            self.0[i].to_bits().wrapping_add(products.sum::<i32>().cast_unsigned())
+        })
     }
 }
 

@@ -39,6 +39,7 @@ struct AllOperations<'a>(&'a [[f32; LANES]]);
 
 impl Kernel for AllOperations<'_> {
     type Output = Vec<u32>;
+    const DOTS: bool = true;
 
     #[inline(always)]
     fn run<L: Lanes>(self) -> Vec<u32> {
@@ -78,6 +79,11 @@ fn operations<L: Lanes>(a: &[f32; LANES], b: &[f32; LANES], c: &[f32; LANES], ou
         x.xor_bits(0x8000_0001),
         x.add_bits(y),
         x.sub_bits(y),
+        x.shift_right_by(4),
+        x.shift_right_by(0),
+        x.look_up(y),
+        x.dot_bytes(y, z),
+        L::load_bytes(&std::array::from_fn(|i| (a[i].to_bits() >> 13) as u8)),
         x.shift_left::<9>(),
         x.shift_right::<23>(),
         x.integer_to_float(),
@@ -107,8 +113,8 @@ fn canonical(value: f32) -> u32 {
 fn every_instruction_set_gives_the_scalar_bits() {
     let samples = samples();
     let expected = Isa::Scalar.run(AllOperations(&samples));
-    for isa in Isa::available() {
-        assert!(isa.run(AllOperations(&samples)) == expected, "{}", isa.name());
+    for isa in Isa::available().flat_map(|isa| [isa, isa.plain()]) {
+        assert!(isa.run(AllOperations(&samples)) == expected, "{isa:?}");
     }
 }
 

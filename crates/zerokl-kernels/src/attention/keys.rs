@@ -1,6 +1,9 @@
-//! Where the keys of one chunk lie: straight in their pages, or gathered where a page is no multiple of 16 slots.
+//! Where the keys of one chunk lie: straight in their pages, or gathered where they are not float32 there or a page is no
+//! multiple of 16 slots.
 
-use super::{Attention, Block, CHUNK};
+use std::ops::Range;
+
+use super::{Attention, Block, CHUNK, Pool};
 use crate::arch::LANES;
 
 /// Between the columns of gathered keys: not a power of two, or all columns would fall into the same cache sets.
@@ -22,14 +25,22 @@ impl<'a> Keys<'a> {
     pub fn new(step: &Attention<'a>, block: &Block, chunk: usize, scratch: &'a mut Vec<f32>) -> Self {
         let first = chunk * CHUNK;
         let (start, end) = (block.keys.start.max(first) - first, block.keys.end.min(first + CHUNK) - first);
-        if step.shape.page.is_multiple_of(LANES) {
-            Self::in_pages(step, block, first, start, end)
-        } else {
-            Self::gathered(step, block, first, start, end, scratch)
+        match (step.k, step.v) {
+            (Pool::F32(k), Pool::F32(v)) if step.shape.page.is_multiple_of(LANES) => {
+                Self::in_pages(step, (k, v), block, first, start..end)
+            }
+            _ => Self::gathered(step, block, first, start, end, scratch),
         }
     }
 
-    fn in_pages(step: &Attention<'a>, block: &Block, first: usize, start: usize, end: usize) -> Self {
+    fn in_pages(
+        step: &Attention<'a>,
+        (k, v): (&'a [f32], &'a [f32]),
+        block: &Block,
+        first: usize,
+        keys: Range<usize>,
+    ) -> Self {
+        let Range { start, end } = keys;
         let (size, page) = (step.shape.size, step.shape.page);
         let mut starts = [(usize::MAX, usize::MAX); CHUNK / LANES];
         let groups = start / LANES..end.div_ceil(LANES);
@@ -38,7 +49,7 @@ impl<'a> Keys<'a> {
             let base = head_start(step, block, position);
             *at = (base + position % page, base + position % page * size);
         }
-        Keys { k: step.k, v: step.v, stride: page, size, starts }
+        Keys { k, v, stride: page, size, starts }
     }
 
     /// The same layout as one page of 512 slots. Keys that nobody sees stay zero.
@@ -54,13 +65,15 @@ impl<'a> Keys<'a> {
         scratch.clear();
         scratch.resize(size * (STRIDE + CHUNK), 0.0);
         let (k, v) = scratch.split_at_mut(size * STRIDE);
-        for j in start..end {
-            let base = head_start(step, block, first + j);
-            let offset = (first + j) % page;
+        let mut j = start;
+        while j < end {
+            let (base, offset) = (head_start(step, block, first + j), (first + j) % page);
+            let count = (end - j).min(page - offset);
             for d in 0..size {
-                k[d * STRIDE + j] = step.k[base + d * page + offset];
+                step.k.read(base + d * page + offset, &mut k[d * STRIDE + j..][..count]);
             }
-            v[j * size..][..size].copy_from_slice(&step.v[base + offset * size..][..size]);
+            step.v.read(base + offset * size, &mut v[j * size..][..count * size]);
+            j += count;
         }
         let starts = std::array::from_fn(|group| (group * LANES, group * LANES * size));
         Keys { k, v, stride: STRIDE, size, starts }

@@ -1,13 +1,13 @@
 //! The only write to the cache's bytes.
 
-use super::Shape;
+use super::{PoolMut, Shape};
 
-/// Copies row `t` of `k` and `v` `[T, K, D]` to slot `slots[t]` of the pools; -1 goes nowhere.
+/// Copies (or rounds: `pool.rs`) row `t` of `k` and `v` `[T, K, D]` to slot `slots[t]` of the pools; -1 goes nowhere.
 ///
 /// An error names a slot outside the pool, and then nothing is written.
 pub fn store_kv(
     shape: Shape,
-    pools: (&mut [f32], &mut [f32]),
+    pools: (PoolMut<'_>, PoolMut<'_>),
     slots: &[i32],
     k: &[f32],
     v: &[f32],
@@ -19,12 +19,13 @@ pub fn store_kv(
 /// As `store_kv`, of rows (k, v) from anywhere.
 pub fn store_rows<'a>(
     shape: Shape,
-    pools: (&mut [f32], &mut [f32]),
+    pools: (PoolMut<'_>, PoolMut<'_>),
     slots: &[i32],
     rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
 ) -> Result<(), String> {
     let Shape { kv_heads, size, page, .. } = shape;
-    let num_slots = pools.0.len() / (kv_heads * size);
+    let (mut keys, mut values) = pools;
+    let num_slots = keys.len() / (kv_heads * size);
     if let Some(slot) = slots.iter().find(|&&slot| slot < -1 || slot >= num_slots as i32) {
         return Err(format!("slot {slot} of a pool of {num_slots}"));
     }
@@ -33,9 +34,8 @@ pub fn store_rows<'a>(
         let (first, offset) = (slot / page * kv_heads * size * page, slot % page);
         for head in 0..kv_heads {
             let start = first + head * size * page;
-            let column = pools.0[start + offset..].iter_mut().step_by(page);
-            column.zip(&k[head * size..][..size]).for_each(|(to, from)| *to = *from);
-            pools.1[start + offset * size..][..size].copy_from_slice(&v[head * size..][..size]);
+            keys.write(start + offset, page, &k[head * size..][..size]);
+            values.write(start + offset * size, 1, &v[head * size..][..size]);
         }
     }
     Ok(())

@@ -10,13 +10,11 @@
 
 use std::cell::RefCell;
 
-use super::rows::{Rows, with_interleaved};
-use super::tile::TileProduct;
-use super::{Epilogue, TILE_ROWS, linear, tile_panels};
+use super::rows::Rows;
+use super::{Epilogue, Part, TILE_ROWS, linear, tile_panels, with_inputs};
 use crate::arch::{Kernel, Lanes};
 use crate::cpu::Cpu;
-use crate::formats::Stored;
-use crate::matrix::{Matrix, PANEL, Panels};
+use crate::matrix::{Cut, Matrix, PANEL};
 use crate::swiglu::{self, swiglu};
 use crate::tiles::Tile;
 
@@ -34,43 +32,40 @@ pub fn gated_rows(cpu: Cpu, x: Rows<'_>, weight: &Matrix, bias: Option<&[f32]>, 
     assert!(x.depth == weight.columns && x.count() * width == out.len(), "whole rows of input");
     assert!(bias.is_none_or(|bias| bias.len() == weight.rows), "one bias per output");
     let epilogue = Epilogue { bias, residual: None };
-    if !width.is_multiple_of(PANEL) {
-        // The ups start inside a panel: rare, so the plain way will do.
+    let rows = out.len() / width;
+    let length = tile_panels(rows) * PANEL;
+    let (gates, ups) = (weight.cuts(0..width, length), weight.cuts(width..2 * width, length));
+    let alike = |(gate, up): (&Cut<'_>, &Cut<'_>)| {
+        let at_panel = (up.outputs.start - up.first).is_multiple_of(PANEL);
+        at_panel && gate.outputs.start + width == up.outputs.start && gate.outputs.end + width == up.outputs.end
+    };
+    if gates.len() != ups.len() || !gates.iter().zip(&ups).all(alike) {
+        // The ups start inside a panel, or their shards are other ones: rare, so the plain way will do.
         let mut both = vec![0.0; 2 * out.len()];
         linear(cpu, &x.gathered(), weight, epilogue, &mut both);
         return swiglu(cpu, &both, width, out);
     }
-    match &weight.panels {
-        Panels::F32(panels) => product(cpu, x, panels, weight, epilogue, out),
-        Panels::F16(panels) => product(cpu, x, panels, weight, epilogue, out),
-        Panels::Bf16(panels) => product(cpu, x, panels, weight, epilogue, out),
-    }
+    let columns: Vec<_> = gates.iter().map(|cut| cut.outputs.clone()).collect();
+    let part = Part { k: 0..weight.columns, leaves: &weight.leaves };
+    with_inputs(cpu, x, &part, weight, |inputs| {
+        cpu.for_cut_tiles(out, width, TILE_ROWS, &columns, |cut, tile| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let area = tile.rows.len() * tile.columns.len();
+                scratch.resize(2 * area, 0.0);
+                let (gate, up) = scratch.split_at_mut(area);
+                for (cut, part) in [(&gates[cut], &mut *gate), (&ups[cut], &mut *up)] {
+                    let tile = &mut Tile::over(part, tile.rows.clone(), cut.outputs.clone());
+                    inputs.product(cpu, cut.shard, cut.first, epilogue, tile);
+                }
+                cpu.run(Swiglu { gates: gate, ups: up, tile });
+            });
+        });
+    });
 }
 
 thread_local! {
     /// A tile of gates and one of ups.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
-fn product<W: Stored>(cpu: Cpu, x: Rows<'_>, panels: &[W], weight: &Matrix, epilogue: Epilogue<'_>, out: &mut [f32]) {
-    let (outputs, depth, leaves) = (weight.rows, weight.columns, &weight.leaves[..]);
-    let width = outputs / 2;
-    let rows = out.len() / width;
-    with_interleaved(cpu, x, |x| {
-        cpu.for_tiles(out, width, TILE_ROWS, tile_panels(rows) * PANEL, |tile| {
-            SCRATCH.with_borrow_mut(|scratch| {
-                let area = tile.rows.len() * tile.columns.len();
-                scratch.resize(2 * area, 0.0);
-                let (gates, ups) = scratch.split_at_mut(area);
-                for (half, part) in [(0, &mut *gates), (width, &mut *ups)] {
-                    let columns = half + tile.columns.start..half + tile.columns.end;
-                    let tile = &mut Tile::over(part, tile.rows.clone(), columns);
-                    cpu.run(TileProduct { x, panels, depth, k: 0..depth, leaves, outputs, epilogue, tile });
-                }
-                cpu.run(Swiglu { gates, ups, tile });
-            });
-        });
-    });
 }
 
 struct Swiglu<'a, 'o> {

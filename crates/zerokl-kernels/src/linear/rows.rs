@@ -40,7 +40,7 @@ impl<'a> Rows<'a> {
     }
 
     #[inline(always)]
-    fn row(&self, index: usize) -> &'a [f32] {
+    pub fn row(&self, index: usize) -> &'a [f32] {
         &self.x[self.picked.map_or(index, |picked| picked[index]) * self.depth..][..self.depth]
     }
 }

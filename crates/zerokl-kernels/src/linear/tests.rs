@@ -1,3 +1,5 @@
+mod quantised;
+
 use super::*;
 use crate::arch::Isa;
 use crate::formats::Format;
@@ -14,7 +16,7 @@ pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
 }
 
 /// The contract, written as it reads.
-fn expected(x: &[f32], w: &[f32], rows: usize, outputs: usize, depth: usize, epilogue: Epilogue<'_>) -> Vec<u32> {
+pub fn expected(x: &[f32], w: &[f32], rows: usize, outputs: usize, depth: usize, epilogue: Epilogue<'_>) -> Vec<u32> {
     let mut y = Vec::new();
     for m in 0..rows {
         for n in 0..outputs {
@@ -31,7 +33,9 @@ fn expected(x: &[f32], w: &[f32], rows: usize, outputs: usize, depth: usize, epi
 }
 
 pub fn cpus() -> impl Iterator<Item = Cpu> {
-    Isa::available().flat_map(|isa| [1, 3].map(|threads| Cpu { isa, threads }))
+    let plain = Isa::best().plain();
+    let extra = (plain != Isa::best()).then_some(Cpu { isa: plain, threads: 1 });
+    Isa::available().flat_map(|isa| [1, 3].map(|threads| Cpu { isa, threads })).chain(extra)
 }
 
 /// Rows: each group size, their sums, tile edges. Outputs: panel and tile edges. Depth: nothing, one, across blocks.

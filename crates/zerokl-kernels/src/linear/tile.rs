@@ -7,28 +7,46 @@ use super::Epilogue;
 use super::leaves::{Tree, levels};
 use super::rows::{GROUP, group_size};
 use crate::arch::{Kernel, Lanes};
-use crate::formats::Stored;
-use crate::matrix::{PANEL, pieces};
+use crate::matrix::{PANEL, Scale};
 use crate::tiles::Tile;
 
-/// Depth of a K block, a multiple of all steps: 12 panels of bf16 are 576 KB then, the rows of a tile 144 KB, and both
-/// stay in a second level cache of 1 MB. (Within a factor of two of any of the three the speed differs by 3 %.)
+/// Depth of a K block, a multiple of every format's piece: 12 panels of bf16 are 576 KB then, the rows of a tile 144 KB,
+/// and both stay in a second level cache of 1 MB. (Within a factor of two of any of the three the speed differs by 3 %.)
 const BLOCK_DEPTH: usize = 1536;
 
-/// The part of x times the transposed weight that a tile covers. Columns of the tile are outputs of the weight.
-pub struct TileProduct<'a, 'o, W> {
-    /// All rows, interleaved.
-    pub x: &'a [f32],
-    /// All panels.
-    pub panels: &'a [W],
-    /// K.
-    pub depth: usize,
-    /// The part of K that is summed, which the rows of x are: one leaf, or all of them.
+/// How rows meet panels: exactly, or through int8.
+pub trait Multiply {
+    /// Whether there are integer accumulators beside those of the chains, and byte products to be had.
+    const INTEGER: bool;
+    /// Made for one row only: more rows share what `unpack.rs` makes, whose kernels are the same for all formats.
+    const ONE_ROW: bool;
+
+    /// Chains of R rows and P panels taken on over a block of K. The rows are `row ..` of the G that start at `group`.
+    fn chains<L: Lanes, const G: usize, const R: usize, const P: usize>(
+        &self,
+        group: usize,
+        row: usize,
+        panel: usize,
+        k: &Range<usize>,
+        acc: [[L; P]; R],
+    ) -> [[L; P]; R];
+}
+
+/// The part of x times a transposed shard that a tile covers. Columns of the tile are outputs of the matrix.
+pub struct TileProduct<'a, 'o, M> {
+    pub factors: M,
+    /// The part of K that is summed now.
     pub k: Range<usize>,
     /// Where each leaf of that part ends.
     pub leaves: &'a [usize],
-    /// N.
+    /// The first leaf's chains go on from the output; the last one's end here, or are kept there.
+    pub resumes: bool,
+    pub finishes: bool,
+    /// N of the matrix.
     pub outputs: usize,
+    /// Where the shard's outputs start in it.
+    pub first: usize,
+    pub scale: &'a Scale,
     pub epilogue: Epilogue<'a>,
     pub tile: &'a mut Tile<'o, f32>,
 }
@@ -45,7 +63,7 @@ enum Then {
     Resume,
     /// A leaf is done.
     Leaf(usize),
-    /// The last leaf is done: the tree is folded, bias and residual are added.
+    /// The last leaf is done: the tree is folded; then the scale, bias and residual.
     Finish(usize),
 }
 
@@ -57,8 +75,9 @@ struct Block {
     then: Then,
 }
 
-impl<W: Stored> Kernel for TileProduct<'_, '_, W> {
+impl<M: Multiply> Kernel for TileProduct<'_, '_, M> {
     type Output = ();
+    const DOTS: bool = M::INTEGER;
 
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
@@ -73,11 +92,12 @@ impl<W: Stored> Kernel for TileProduct<'_, '_, W> {
             loop {
                 let stop = (start + BLOCK_DEPTH).min(end);
                 let then = match stop == end {
-                    false => Then::Resume,
-                    true if leaf == last => Then::Finish(leaf),
-                    true => Then::Leaf(leaf),
+                    true if leaf < last => Then::Leaf(leaf),
+                    true if self.finishes => Then::Finish(leaf),
+                    _ => Then::Resume,
                 };
-                self.rows::<L>(&mut waiting, &Block { k: start..stop, resumes: start > first, then });
+                let resumes = start > first || (leaf == 0 && self.resumes);
+                self.rows::<L>(&mut waiting, &Block { k: start..stop, resumes, then });
                 start = stop;
                 if stop == end {
                     break;
@@ -88,23 +108,30 @@ impl<W: Stored> Kernel for TileProduct<'_, '_, W> {
     }
 }
 
-impl<W: Stored> TileProduct<'_, '_, W> {
+impl<M: Multiply> TileProduct<'_, '_, M> {
     #[inline(always)]
     fn rows<L: Lanes>(&mut self, waiting: &mut [f32], k: &Block) {
         let Range { mut start, end } = self.tile.rows.clone();
+        if M::ONE_ROW {
+            return self.panels::<L, 1, 1, 6>(start, waiting, k);
+        }
         while start < end {
             let group = group_size(end - start);
-            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 8 of 16.
-            match (group, L::REGISTERS) {
-                (GROUP, 1) => self.panels::<L, GROUP, 12, 2>(start, waiting, k),
-                (8, 1) => self.panels::<L, 8, 8, 3>(start, waiting, k),
-                (4, 1) => self.panels::<L, 4, 4, 4>(start, waiting, k),
-                (2, 1) => self.panels::<L, 2, 2, 6>(start, waiting, k),
-                (1, 1) => self.panels::<L, 1, 1, 6>(start, waiting, k),
-                (GROUP, _) => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
-                (8, _) => self.panels::<L, 8, 4, 1>(start, waiting, k),
-                (4, _) => self.panels::<L, 4, 4, 1>(start, waiting, k),
-                (2, _) => self.panels::<L, 2, 2, 2>(start, waiting, k),
+            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 8 of 16; integer
+            // ones as many again.
+            match (group, L::REGISTERS, M::INTEGER) {
+                (GROUP, 1, false) => self.panels::<L, GROUP, 12, 2>(start, waiting, k),
+                (8, 1, false) => self.panels::<L, 8, 8, 3>(start, waiting, k),
+                (4, 1, false) => self.panels::<L, 4, 4, 4>(start, waiting, k),
+                (2, 1, false) => self.panels::<L, 2, 2, 6>(start, waiting, k),
+                (GROUP, 1, true) => self.panels::<L, GROUP, 12, 1>(start, waiting, k),
+                (8, 1, true) => self.panels::<L, 8, 8, 1>(start, waiting, k),
+                (4, 1, true) => self.panels::<L, 4, 4, 2>(start, waiting, k),
+                (2, 1, true) => self.panels::<L, 2, 2, 4>(start, waiting, k),
+                (GROUP, _, _) => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
+                (8, _, _) => self.panels::<L, 8, 4, 1>(start, waiting, k),
+                (4, _, _) => self.panels::<L, 4, 4, 1>(start, waiting, k),
+                (2, _, _) => self.panels::<L, 2, 2, 2>(start, waiting, k),
                 _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
             }
             start += group;
@@ -119,8 +146,8 @@ impl<W: Stored> TileProduct<'_, '_, W> {
         waiting: &mut [f32],
         k: &Block,
     ) {
-        let end = self.tile.columns.end.div_ceil(PANEL);
-        let mut panel = self.tile.columns.start / PANEL;
+        let end = (self.tile.columns.end - self.first).div_ceil(PANEL);
+        let mut panel = (self.tile.columns.start - self.first) / PANEL;
         while panel < end {
             let whole = panel + P <= end;
             for row in (0..G).step_by(R) {
@@ -144,17 +171,11 @@ impl<W: Stored> TileProduct<'_, '_, W> {
         waiting: &mut [f32],
         block: &Block,
     ) {
-        let Range { start, end } = block.k;
-        let width = self.k.len();
-        let x = &self.x[group * width..][..G * width].as_chunks::<G>().0[start - self.k.start..end - self.k.start];
-        let pieces = pieces::<W>(self.depth);
-        let wanted = start / W::STEP..end.div_ceil(W::STEP);
-        let panels = std::array::from_fn(|p| &self.panels[(panel + p) * pieces..][wanted.clone()]);
         let mut acc = [[L::zero(); P]; R];
         if block.resumes {
             self.each_output(group + row, panel, &mut acc, |lanes, out, _| *lanes = L::load_first(out));
         }
-        let mut acc = chains(x, row, panels, acc);
+        let mut acc = self.factors.chains::<L, G, R, P>(group, row, panel, &block.k, acc);
         let tree = Tree { area: self.tile.rows.len() * self.tile.columns.len() };
         match block.then {
             Then::Leaf(leaf) => {
@@ -169,10 +190,10 @@ impl<W: Stored> TileProduct<'_, '_, W> {
             }
             _ => {}
         }
-        let Epilogue { bias, residual } = self.epilogue;
+        let (Epilogue { bias, residual }, scale, first) = (self.epilogue, self.scale, self.first);
         let last = matches!(block.then, Then::Finish(_));
         self.each_output(group + row, panel, &mut acc, |lanes, out, place| {
-            let mut y = *lanes;
+            let mut y = if last { scaled(*lanes, scale, place.column - first, out.len()) } else { *lanes };
             if last && let Some(bias) = bias {
                 y = y.add(L::load_first(&bias[place.column..][..out.len()]));
             }
@@ -192,14 +213,14 @@ impl<W: Stored> TileProduct<'_, '_, W> {
         acc: &mut [[L; P]; R],
         mut visit: impl FnMut(&mut L, &mut [f32], Place),
     ) {
-        let (first, width, top) = (self.tile.columns.start, self.tile.columns.len(), self.tile.rows.start);
+        let (start, width, top) = (self.tile.columns.start, self.tile.columns.len(), self.tile.rows.start);
         for (r, lanes) in acc.iter_mut().enumerate() {
             let out = self.tile.row(row + r);
             for (p, lanes) in lanes.iter_mut().enumerate() {
-                let column = (panel + p) * PANEL;
-                let out = &mut out[column - first..];
+                let column = self.first + (panel + p) * PANEL;
+                let out = &mut out[column - start..];
                 let lanes_used = out.len().min(PANEL);
-                let of_tile = (row + r - top) * width + column - first;
+                let of_tile = (row + r - top) * width + column - start;
                 let place = Place { column, of_tile, of_all: (row + r) * self.outputs + column };
                 visit(lanes, &mut out[..lanes_used], place);
             }
@@ -214,48 +235,13 @@ struct Place {
     of_all: usize,
 }
 
-/// The innermost loop: one fma per output and k, k increasing. Takes rows `first..first + R` of the group.
+/// What comes after the chains, and before bias and residual.
 #[inline(always)]
-fn chains<L: Lanes, W: Stored, const G: usize, const R: usize, const P: usize>(
-    x: &[[f32; G]],
-    first: usize,
-    panels: [&[W]; P],
-    mut acc: [[L; P]; R],
-) -> [[L; P]; R] {
-    let panels = panels.map(|panel| &panel[..x.len().div_ceil(W::STEP)]);
-    let (whole, rest) = x.split_at(x.len() / W::STEP * W::STEP);
-    for (piece, x) in whole.chunks_exact(W::STEP).enumerate() {
-        for (k, x) in x.iter().enumerate() {
-            step(x, first, load(panels, piece, k), &mut acc);
-        }
-    }
-    for (k, x) in rest.iter().enumerate() {
-        step(x, first, load(panels, whole.len() / W::STEP, k), &mut acc);
-    }
-    acc
-}
-
-/// A loop, not `array::map`: its closure was not always inlined, and lanes outside of `Isa::run` are function calls.
-#[inline(always)]
-fn load<L: Lanes, W: Stored, const P: usize>(panels: [&[W]; P], piece: usize, k: usize) -> [L; P] {
-    let mut weights = [L::zero(); P];
-    for (weights, panel) in weights.iter_mut().zip(panels) {
-        *weights = panel[piece].load(k);
-    }
-    weights
-}
-
-#[inline(always)]
-fn step<L: Lanes, const G: usize, const R: usize, const P: usize>(
-    x: &[f32; G],
-    first: usize,
-    weights: [L; P],
-    acc: &mut [[L; P]; R],
-) {
-    for (acc, x) in acc.iter_mut().zip(&x[first..first + R]) {
-        let x = L::splat(*x);
-        for (acc, weight) in acc.iter_mut().zip(weights) {
-            *acc = weight.fma(x, *acc);
-        }
+fn scaled<L: Lanes>(chain: L, scale: &Scale, output: usize, width: usize) -> L {
+    match scale {
+        Scale::One => chain,
+        Scale::Times(factor) => chain.mul(L::splat(*factor)),
+        Scale::Over(divisor) => chain.div(L::splat(*divisor)),
+        Scale::Each(factors) => chain.mul(L::load_first(&factors[output..][..width])),
     }
 }

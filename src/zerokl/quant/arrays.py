@@ -1,0 +1,190 @@
+"""Quantised weights as arrays of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zerokl import ops
+from zerokl.errors import CheckpointError
+from zerokl.quant.floats import E2M1, E4M3
+
+Bytes = NDArray[np.uint8]
+F32 = NDArray[np.float32]
+
+BLOCK_TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+"""Those of GGUF that the kernels read packed; the others are dequantised when they are loaded."""
+
+
+@runtime_checkable
+class Quantised(Protocol):
+    """A weight [N, K], or [X, N, K] for experts, in its stored form."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __getitem__(self, rows: Any) -> Any:
+        """Of [X, N, K] one expert, by number; of [N, K] the rows of a slice."""
+
+    def __len__(self) -> int: ...
+    def float32(self) -> F32: ...
+    def pack(self, integer: bool) -> ops.Matrix: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """GGUF blocks, row after row."""
+
+    kind: str
+    stored: Bytes
+    """[N, bytes of a row]."""
+    columns: int
+    dequantise: Callable[[Bytes], F32]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.stored), self.columns)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, rows: Any) -> Blocks:
+        return replace(self, stored=self.stored[rows])
+
+    def float32(self) -> F32:
+        return self.dequantise(np.ascontiguousarray(self.stored)).reshape(self.shape)
+
+    def pack(self, integer: bool) -> ops.Matrix:
+        return ops.pack_blocks(self.stored, self.kind, self.columns, integer=integer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nvfp4:
+    codes: Bytes
+    """[.., N, K/2]: the even k in the low halves."""
+    scales: Bytes
+    """[.., N, K/16], codes of e4m3."""
+    factor: F32
+    """Of the whole weight: [] or, per expert, [X]. A divisor if `divides`."""
+    divides: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.codes.shape[:-1], 2 * self.codes.shape[-1])
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Any) -> Nvfp4:
+        factor = self.factor[rows] if self.codes.ndim == 3 and self.factor.ndim else self.factor
+        return replace(self, codes=self.codes[rows], scales=self.scales[rows], factor=factor)
+
+    def float32(self) -> F32:
+        factor = self.factor.reshape(self.factor.shape + (1,) * (self.scales.ndim - self.factor.ndim))
+        scales = E4M3[self.scales] / factor if self.divides else E4M3[self.scales] * factor
+        codes = np.stack([self.codes & 15, self.codes >> 4], axis=-1).reshape(self.shape)
+        numbers: F32 = E2M1[codes] * np.repeat(scales, 16, axis=-1)
+        return numbers
+
+    def pack(self, integer: bool) -> ops.Matrix:
+        return ops.pack_nvfp4(self.codes, self.scales, float(self.factor), divides=self.divides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8:
+    codes: Bytes
+    scale: F32
+    """[] or [N]."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.codes.shape
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Any) -> Fp8:
+        return replace(self, codes=self.codes[rows], scale=self.scale[rows] if self.scale.ndim else self.scale)
+
+    def float32(self) -> F32:
+        return E4M3[self.codes] * (self.scale[:, None] if self.scale.ndim else self.scale)
+
+    def pack(self, integer: bool) -> ops.Matrix:
+        return ops.pack_fp8(self.codes, self.scale if self.scale.ndim else float(self.scale))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8Blocks:
+    codes: Bytes
+    scales: F32
+    """[ceil(N/128), ceil(K/128)]."""
+
+    BLOCK = 128
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.codes.shape
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Any) -> Fp8Blocks:
+        start, stop, step = rows.indices(len(self))
+        if step != 1 or start % self.BLOCK:
+            raise CheckpointError("rows of FP8 blocks can only be cut between blocks")
+        scales = self.scales[start // self.BLOCK : -(-stop // self.BLOCK)]
+        return Fp8Blocks(self.codes[rows], scales)
+
+    def float32(self) -> F32:
+        rows, columns = self.codes.shape
+        scales = np.repeat(np.repeat(self.scales, self.BLOCK, 0)[:rows], self.BLOCK, 1)[:, :columns]
+        return E4M3[self.codes] * scales
+
+    def pack(self, integer: bool) -> ops.Matrix:
+        return ops.pack_fp8(self.codes, self.scales)
+
+
+def matrix_of(parts: Sequence[Quantised | NDArray[Any]], integer: bool) -> ops.Matrix:
+    """The parts one under the other as one matrix; each keeps its format and its scale.
+
+    Neighbours of one block type become one shard, so that products of few rows have fewer seams. `integer`: products
+    with int8 activations where the format has them.
+    """
+    shards = [joined(list(group)) for _, group in groupby(parts, key=kind_of)]
+    packed = [shard.pack(integer) if isinstance(shard, Quantised) else ops.pack_stored(shard) for shard in shards]
+    return packed[0] if len(packed) == 1 else ops.stack(packed)
+
+
+def kind_of(part: Quantised | NDArray[Any]) -> object:
+    """What neighbours must share to be one shard."""
+    if isinstance(part, Blocks):
+        return part.kind
+    return part.dtype.name if isinstance(part, np.ndarray) else id(part)
+
+
+def joined(parts: list[Any]) -> Any:
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Blocks):
+        return replace(first, stored=np.concatenate([part.stored for part in parts]))
+    return np.concatenate(parts)
+
+
+def numbers_of(matrix: ops.AnyMatrix) -> set[str]:
+    """The types of the numbers that a matrix computes with, for the fingerprint."""
+    integer = isinstance(matrix, ops.Matrix) and matrix.is_integer
+    return {number_type(name, integer) for name in matrix.dtype.split("+")}
+
+
+def number_type(kept: str, integer: bool) -> str:
+    """Block types of GGUF stand for float32 numbers, which a matrix of float32 would hold as well; with int8
+    activations they are another arithmetic.
+    """
+    if kept not in BLOCK_TYPES:
+        return kept
+    return f"{kept} by int8" if integer else "float32"
