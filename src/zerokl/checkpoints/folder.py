@@ -10,8 +10,9 @@ from zerokl.checkpoints.companions import cache_scales, with_companions
 from zerokl.checkpoints.digest import files_digest
 from zerokl.checkpoints.files import fail, read_json
 from zerokl.checkpoints.folder_tokenizer import read_tokenizer
-from zerokl.checkpoints.view import Checkpoint
-from zerokl.quant import scheme_of
+from zerokl.checkpoints.view import Checkpoint, Tensor
+from zerokl.errors import UnsupportedModel
+from zerokl.quant import Scheme, scheme_of
 
 SEPARATE = "hf_quant_config.json"
 """ModelOpt's own file about quantisation."""
@@ -20,19 +21,35 @@ SEPARATE = "hf_quant_config.json"
 def open_folder(folder: Path) -> Checkpoint:
     config = read_config(folder)
     generation = read_generation_config(folder)
-    separate = folder / SEPARATE
-    scheme = scheme_of(config, read_json(separate) if separate.exists() else None)
     tensors = safetensors.read_folder(folder)
+    scheme, whole = read_quantised(folder, config, tensors)
     return Checkpoint(
         path=folder,
         config=config,
-        tensors=with_companions(folder, tensors, scheme),
+        tensors=whole,
         scheme=scheme,
         cache_scales=cache_scales(tensors),
         tokenizer=read_tokenizer(folder, config, generation),
         generation_config=generation,
         compute_digest=lambda: files_digest(_digested(folder)),
     )
+
+
+def read_quantised(
+    folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]
+) -> tuple[Scheme | None, dict[str, Tensor]]:
+    """(what is said about quantisation, the tensors with quantised ones whole).
+
+    A method that isn't read is refused when the model is planned, so that `zerokl inspect` can say what there is.
+    """
+    separate = folder / SEPARATE
+    try:
+        scheme = scheme_of(config, read_json(separate) if separate.exists() else None)
+    except UnsupportedModel:
+        if not config.get("quantization_config"):
+            raise
+        return None, tensors
+    return scheme, with_companions(folder, tensors, scheme)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def _with_one_input(name: str, tensor: Tensor) -> Tensor:
     def read() -> Array:
         return tensor.array()[:, None]
 
-    return replace(tensor, name=name, shape=(tensor.shape[0], 1, *tensor.shape[1:]), read=read)
+    return replace(tensor, name=name, shape=(tensor.shape[0], 1, *tensor.shape[1:]), read=read, packed=None)
 
 
 def _generation_config(metadata: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
