@@ -155,7 +155,7 @@ mod tests {
             let (a, b) = (widen(low), widen(low + 1));
             let middle = (a + b) / 2.0;
             assert_eq!(round(middle), low + (low & 1), "{middle}");
-            assert_eq!(round(-middle), low + (low & 1) | 0x80, "{middle}");
+            assert_eq!(round(-middle), (low + (low & 1)) | 0x80, "{middle}");
             assert_eq!((round(middle.next_down()), round(middle.next_up())), (low, low + 1), "{middle}");
         }
         assert_eq!((round(1e9), round(f32::NEG_INFINITY), round(f32::NAN)), (0x7e, 0xfe, 0x7f));

@@ -112,6 +112,7 @@ macro_rules! packed_codes {
             }
         }
 
+        #[allow(clippy::modulo_one, reason = "whole bytes have one quad to a word")]
         impl<const W: usize> $name<W> {
             const QUADS: usize = 8 / $bits;
 
