@@ -173,7 +173,7 @@ class EngineProcess:
     def _fail(self, error: Exception) -> None:
         """The engine broke: its answers can't be trusted any more, so all end here."""
         self._failure = error
-        log.critical("the engine failed and stops", exc_info=error)
+        log.critical("the engine failed and stops: %s", error.__cause__ or error, exc_info=error)
         refusal = ours("the engine failed")
         self._outbox.put((self._step, [Refusal(request_id, refusal) for request_id in self.ledger.open_requests()]))
 

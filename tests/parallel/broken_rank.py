@@ -1,0 +1,3 @@
+"""A rank that ends before it has said anything."""
+
+raise SystemExit(3)
