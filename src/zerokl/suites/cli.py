@@ -123,12 +123,14 @@ def plan(shards: int | None, shard: int | None, times: Path | None, as_json: boo
         click.echo(f"warning: {warning}", err=True)
 
 
-def cut_shards(known: Registry, files: Sequence[Registration], shards: int | None, times: Times) -> list[Shard]:
-    """Raises ConfigError if a shard would take longer than its stages allow."""
+def cut_shards(
+    known: Registry, files: Sequence[Registration], shards: int | None, times: Times, jobs: int = 1
+) -> list[Shard]:
+    """Raises ConfigError if a shard, `jobs` files at a time, would take longer than its stages allow."""
     seconds = times.seconds(files)
     limit_s = min((known.table.stages[one.stage].shard_limit_s for one in files), default=float("inf"))
     cut = partition(files, shards or shards_needed(sum(seconds.values()), limit_s), seconds)
-    if (longest := max(one.seconds for one in cut)) > limit_s:
+    if (longest := max(one.seconds for one in cut) / jobs) > limit_s:
         raise ConfigError(f"a shard would take {longest:g} s, {limit_s:g} are allowed: cut into more shards")
     return cut
 
@@ -148,7 +150,7 @@ def run(shards: int, shard: int, jobs: int, times: Path | None, reports: Path, *
     files = choose(known, nightly=chosen["nightly"], **picked)
     if shard > shards:
         raise ConfigError(f"there is no shard {shard} of {shards}")
-    mine = set(cut_shards(known, files, shards, measured)[shard - 1].registrations)
+    mine = set(cut_shards(known, files, shards, measured, jobs)[shard - 1].registrations)
     options = Options(jobs=jobs, **chosen)
     results = execute(known, [one for one in files if one in mine], reports, options, commands=shard == 1)
     if times:
