@@ -1,7 +1,9 @@
 //! A template's source as minijinja must see it, so that it does what jinja2 does.
 //!
-//!     {% generation %} ... {% endgeneration %}    marks what the assistant wrote, for training: a scope of its own
-//!     {% for x in EXPRESSION ... %}               fails for none, which minijinja would walk as if it were empty
+//! ```text
+//! {% generation %} ... {% endgeneration %}    marks what the assistant wrote, for training: a scope of its own
+//! {% for x in EXPRESSION ... %}               fails for none, which minijinja would walk as if it were empty
+//! ```
 
 /// The filter that loops go through.
 pub const ITERATED: &str = "zerokl_iterated";

@@ -1,7 +1,9 @@
 //! Which bytes a vocabulary entry stands for, where the tokenizer's decoder is only a spelling of bytes.
 //!
-//!     byte-level      "Ġthe"  -> b" the"         every byte is one of 256 printable letters (GPT-2's)
-//!     SentencePiece   "▁the"  -> b" the"         "▁" is a space, "<0xE4>" is the byte E4
+//! ```text
+//! byte-level      "Ġthe"  -> b" the"         every byte is one of 256 printable letters (GPT-2's)
+//! SentencePiece   "▁the"  -> b" the"         "▁" is a space, "<0xE4>" is the byte E4
+//! ```
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
