@@ -113,6 +113,7 @@ OTHER_VALUES = {
     "host": "0.0.0.0",
     "port": 1,
     "frontend": "python",
+    "frontend_threads": 3,
     "api_key": ("k",),
     "admin_api_key": "k",
     "allow_origins": ("*",),
