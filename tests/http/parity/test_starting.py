@@ -176,5 +176,6 @@ def test_metrics_have_the_same_names_labels_and_words() -> None:
             one.generate(**LONG)
             one.client.get("/nope")
             texts.append(one.client.get("/metrics").text)
-    python, rust = ([line.rpartition(" ")[0] for line in text.splitlines()] for text in texts)
+    waited = 'path="/health"'  # how often a start was asked whether it is over differs from start to start
+    python, rust = ([line.rpartition(" ")[0] for line in text.splitlines() if waited not in line] for text in texts)
     assert rust == python
