@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ print((kilobytes("VmHWM") - before) * 1024 / model.weight_bytes)
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the measure is Linux's")
 
 
+def settle(path: Path) -> None:
+    """A file just written may lie in the system's cache in large pieces, which are mapped whole: read it anew."""
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(opened)
+
+
 def peak_in_weights(path: Path) -> float:
     """Most memory that loading added, in times of the packed weights."""
     script = [sys.executable, "-c", SCRIPT, str(path)]
@@ -42,8 +51,10 @@ def test_a_mapped_file_is_let_go_of_as_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.nightly  # what the system maps beside a page that is read differs from file system to file system
 def test_smollm2_takes_a_fifth_more_than_its_weights_at_most() -> None:
     path = packaged_model()
     if path is None:
         pytest.skip("the packaged model is not in the cache; `zerokl serve` fetches it")
+    settle(path)
     assert peak_in_weights(path) <= 1.2
