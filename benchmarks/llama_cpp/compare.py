@@ -3,7 +3,8 @@
     benchmarks/llama_cpp/build.sh
     .venv/bin/python benchmarks/llama_cpp/compare.py --threads 2 --rounds 15 --json result.json
 
-Both read the same bf16 GGUF file. `llama-bench` is llama.cpp's own benchmark: a prefill of P random tokens (logits of
+Both read the same GGUF file: of bf16 by default; a quantised one with `--dtype auto`, and `--numerics integer`.
+`llama-bench` is llama.cpp's own benchmark: a prefill of P random tokens (logits of
 the last one only) and a decode of N tokens from an empty context, without sampling. Ours is the engine as a server
 runs it: scheduler, prefix cache, greedy sampling, Python and all; the prefill is one step of P tokens that ends in a
 sampled token. Per round each program runs each test once, after a warm-up of its own. The ratio is taken within a
@@ -60,6 +61,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--prefill", type=int, default=512, help="tokens of a prefill")
     parser.add_argument("--decode", type=int, default=64, help="tokens of a decode")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--numerics", default="exact", choices=["exact", "integer"])
     parser.add_argument("--model", type=Path, default=FOLDER / "model.gguf")
     parser.add_argument("--llama-bench", type=Path, default=FOLDER / "bin/llama-bench")
     parser.add_argument("--json", type=Path, help="where to write all numbers")
@@ -70,7 +73,9 @@ class Ours:
     """The engine in this process. Speeds are tokens per second."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        config = Config(model=str(options.model), dtype="bfloat16", threads=options.threads)
+        config = Config(
+            model=str(options.model), dtype=options.dtype, cpu_numerics=options.numerics, threads=options.threads
+        )
         built = build(config)
         self.engine: Engine = built.engine
         self.vocabulary = built.served.vocab
