@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.http.live import Live, wait_until
-from zerokl.server import connection
+from zerokl.server import connection, generate
 
 BODY = {"text": "ab", "sampling_params": {"temperature": 0, "max_new_tokens": 3}}
 
@@ -97,6 +99,34 @@ def test_a_client_that_leaves_while_its_next_request_waits_frees_everything(serv
     peer.close()
     wait_until(lambda: len(server.frontend.app.service.engine.flights) == 0)
     assert server.generate(**BODY)["text"] == "xyz"
+
+
+def test_a_client_that_leaves_before_its_request_is_understood_starts_nothing(
+    server: Live, peer: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, lost = threading.Event(), threading.Event()
+    original, original_lost = generate.parse, connection.Connection.connection_lost
+
+    async def slow(*given: Any) -> Any:
+        reached.set()
+        while not lost.is_set():
+            await asyncio.sleep(0.01)
+        return await original(*given)
+
+    def noted(one: connection.Connection, error: Exception | None) -> None:
+        original_lost(one, error)
+        lost.set()
+
+    monkeypatch.setattr(generate, "parse", slow)
+    monkeypatch.setattr(connection.Connection, "connection_lost", noted)
+    meter = server.frontend.app.service.engine.flights.meter
+    started, unanswered = meter.started, (("path", "/generate"), ("status", "0"))
+    before = meter.answers.values.get(unanswered, 0)
+    peer.sendall(request(BODY))
+    assert reached.wait(10)
+    peer.close()
+    wait_until(lambda: meter.answers.values.get(unanswered, 0) == before + 1)
+    assert meter.started == started
 
 
 @pytest.mark.parametrize("value", [b"a\x01b", b"\xff\xfe", b"caf\xc3\xa9", b"\x7f"])

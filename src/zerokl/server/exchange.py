@@ -123,6 +123,8 @@ class Watched:
         self._gone = False
 
     async def __aenter__(self) -> None:
+        if self._connection.transport.is_closing():  # while the request was read and understood: nothing rings any more
+            raise ClientGone
         self._work = asyncio.current_task()
         self._connection.gone = self._end
 
