@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import requests
 
-from tests.http.live import CLOCK
+from tests.http.live import CLOCK, wait_until
 from tests.http.parity.exchanges import Answer, Case, exchanged
 from tests.http.raw import Raw, connect
 from tests.http.real import LAUNCHED
@@ -80,11 +81,20 @@ def neighbours(url: str, count: int) -> Iterator[None]:
         reader.start()
     try:
         yield
+        wait_until(lambda: running(url) >= count)  # heartbeats tell it, a second later: they still decode
     finally:
         for raw in raws:
             raw.socket.shutdown(2)
         for reader in readers:
             reader.join()
+
+
+def running(url: str) -> int:
+    """Requests in the engine's batch."""
+    figures = requests.get(url + "/metrics", timeout=10).text
+    found = re.search(r"^zerokl:num_running_reqs\{.*\} (\d+)$", figures, re.MULTILINE)
+    assert found, figures
+    return int(found[1])
 
 
 def read_on(raw: Raw) -> None:
