@@ -33,6 +33,8 @@ from zerokl.types import (
     WindowPool,
 )
 
+pytestmark = pytest.mark.slow
+
 PAGE, LENGTHS = 16, (1, 15, 16, 17, 40, 90)
 """A page that divides no window of the families, and sequences below, at and beyond pages, windows and extents."""
 SAMPLING, SPEC = SamplingParams(temperature=0.9, seed=3), LogprobSpec(2, (0, 283))

@@ -22,6 +22,8 @@ from zerokl.cache.host import HostShelf
 from zerokl.errors import EngineError
 from zerokl.types import Pools, Request, RequestId, StatePool, WindowPool
 
+pytestmark = pytest.mark.slow
+
 
 def run_any_plans(max_examples: int, **options) -> Counter[str]:
     """The property. Returns how often each event happened."""

@@ -27,6 +27,8 @@ from zerokl.cache.windows import WindowHold, WindowKind
 from zerokl.errors import EngineError
 from zerokl.types import ZERO_STATE, Pools, Request, SamplingParams, StatePool, StateSlot, StateUse, WindowPool
 
+pytestmark = pytest.mark.slow
+
 
 def alone(request: Request, world: World):
     return answer_alone(request, CONTEXT_LENGTH, pools=plans.pools_in(world, 1))

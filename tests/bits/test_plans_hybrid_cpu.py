@@ -33,6 +33,8 @@ from zerokl.types import LogprobSpec, Request, RequestId, SamplingParams
 register_cpu_ci(est_time=50, stage="base-a", runner_config="cpu-small")
 register_cpu_ci(est_time=60, stage="nightly", runner_config="cpu-small", nightly=True)
 
+pytestmark = pytest.mark.slow
+
 FAMILIES: dict[str, dict[str, int]] = {
     "gemma3": {"sliding_window": 6},
     "mistral": {"sliding_window": 3},

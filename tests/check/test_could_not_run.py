@@ -13,6 +13,8 @@ from zerokl.check import wire
 from zerokl.check.commands import shell
 from zerokl.check.outcome import CouldNotRun, Status
 
+pytestmark = pytest.mark.slow
+
 PROBES = 10
 """HTTP requests before the first case starts: facts, tokenizer, rates."""
 

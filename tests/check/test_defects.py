@@ -11,6 +11,8 @@ from zerokl.check.diagnose import Kind
 from zerokl.check.outcome import Status
 from zerokl.check.run import CaseResult, Report
 
+pytestmark = pytest.mark.slow
+
 COUNTS_ONLY = {"cached_count"}
 """Defects that leave the values alone: the case must refuse to pass, but nothing differs."""
 

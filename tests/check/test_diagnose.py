@@ -15,6 +15,8 @@ from zerokl.suites import register_cpu_ci
 register_cpu_ci(est_time=40, stage="base-b", runner_config="cpu-small")
 register_cpu_ci(est_time=60, stage="nightly", runner_config="cpu-small", nightly=True)
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("log_softmax",)
 """One for every run; all of them are in `slow`."""
 STRENGTHS = (1, 2, 4, 8, 16, 32, 64)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.check.fake_engine import FakeEngine
 from tests.check.fake_server import FakeServer, InProcess
 from zerokl.check.cases import CASES
@@ -15,6 +17,8 @@ from zerokl.check.sizes import DEFAULT
 from zerokl.check.targets.base import Can
 from zerokl.check.targets.zerokl import ZeroklTarget
 from zerokl.check.wire import Wire
+
+pytestmark = pytest.mark.slow
 
 ASKING = [case for case in CASES if not case.looks_back and Can.UPDATE_WEIGHTS not in case.needs]
 

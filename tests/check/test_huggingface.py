@@ -27,6 +27,8 @@ from zerokl.suites import register_cpu_ci
 
 register_cpu_ci(est_time=8, stage="base-b", runner_config="cpu-small")
 
+pytestmark = pytest.mark.slow
+
 ORACLE = Path(os.environ.get("ORACLE", cache_folder() / "oracle")) / "bin" / "python"
 SOURCE = Path(__file__).parents[2] / "src"
 UNDER_ORACLE = (

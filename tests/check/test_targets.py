@@ -17,6 +17,8 @@ from zerokl.check.diagnose import Kind
 from zerokl.check.outcome import Status
 from zerokl.check.run import Report
 
+pytestmark = pytest.mark.slow
+
 PEERS: dict[str, Any] = {
     "zerokl": FakeServer,
     "sglang": FakeSGLang,

@@ -24,6 +24,8 @@ from zerokl.checkpoints import hub, packaged_model
 from zerokl.checkpoints.hub import resolve
 from zerokl.errors import CheckpointError
 
+pytestmark = pytest.mark.slow
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GGUF = b"GGUF" + bytes(5000)
 

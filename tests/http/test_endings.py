@@ -217,6 +217,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
         raw.close()
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_long_is_healthy_until_the_watchdog_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(engine_module, "SILENT_S", 0.5)

@@ -13,6 +13,8 @@ from tests.models.variants import tokens
 from tests.parallel.teams import Threads, told
 from zerokl.errors import UnsupportedModel
 
+pytestmark = pytest.mark.slow
+
 LLAMA = {
     "even": {},
     "nine-heads": {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 16, "hidden_size": 72},

@@ -13,6 +13,8 @@ from zerokl.suites.cli import suite
 from zerokl.suites.flaky import find_flaky
 from zerokl.suites.results import TestRun
 
+pytestmark = pytest.mark.slow
+
 PLANTED = """
 import itertools, random
 import pytest

@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 from tests.suites.project import BASE_B, write_project
 from zerokl.suites.cli import suite
 
+pytestmark = pytest.mark.slow
+
 FILES = {
     "test_crash.py": "import os\ndef test_fine(): pass\ndef test_leaves(): os._exit(0)\n",
     "test_empty.py": "def tset_misspelt(): pass\n",

@@ -15,6 +15,8 @@ from zerokl.suites import register_cpu_ci
 register_cpu_ci(est_time=20, stage="base-b", runner_config="cpu-small")
 register_cpu_ci(est_time=1500, stage="nightly", runner_config="cpu-small", nightly=True)
 
+pytestmark = pytest.mark.slow
+
 Pair = tuple[Live, Live]
 
 

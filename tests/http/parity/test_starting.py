@@ -25,6 +25,8 @@ from zerokl.errors import ConfigError
 from zerokl.tokenizer.battery import BATTERY, conversations, write_battery
 from zerokl.types import TokenizerFiles
 
+pytestmark = pytest.mark.slow
+
 SLOW = {"step_ms": 10.0}
 LONG = {"text": "hello", "sampling_params": {"max_new_tokens": 30, "ignore_eos": True, "temperature": 0}}
 

@@ -14,6 +14,8 @@ from tests.http.live import live_each
 from tests.http.parity.exchanges import Case, exchanged
 from tests.http.parity.groups import GROUPS, Group
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).resolve().parents[2] / "goldens" / "http"
 
 
