@@ -45,10 +45,6 @@ def openapi_json() -> str:
     return orjson.dumps(documents.document()).decode()
 
 
-def docs_page() -> str:
-    return documents.page().decode()
-
-
 def options_page() -> str:
     lines = [
         "# Options",
@@ -96,7 +92,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "crates/zerokl-wire/src/messages.rs": wire_messages_rust,
     "crates/zerokl-http/data/routes.json": routes_json,
     "crates/zerokl-http/data/openapi.json": openapi_json,
-    "crates/zerokl-http/data/docs.html": docs_page,
     "docs/options.md": options_page,
     "docs/http-api.md": reference.page,
     "docs/sglang-flags.md": sglang_launch.document,

@@ -6,9 +6,9 @@ use crate::refusal::Refusal;
 use crate::service::Service;
 
 const PLAYGROUND: &str = include_str!("../../../src/zerokl/server/playground.html");
+const DOCS: &str = include_str!("../../../src/zerokl/server/docs.html");
 /// Written by `make docs` from the Python frontend's own.
 const OPENAPI: &str = include_str!("../data/openapi.json");
-const DOCS: &str = include_str!("../data/docs.html");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,10 +1,9 @@
-"""The API as an OpenAPI document, made from the route and field tables, and FastAPI's page around it.
-
-FastAPI is imported when somebody asks for the page: answering requests doesn't need it.
-"""
+"""The API as an OpenAPI document, made from the route and field tables, and a page that shows it."""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import zerokl
@@ -43,10 +42,9 @@ async def docs(service: Service, exchange: Exchange) -> None:
     await exchange.answer(200, page(), HTML)
 
 
+@cache
 def page() -> bytes:
-    from fastapi.openapi.docs import get_swagger_ui_html
-
-    return bytes(get_swagger_ui_html(openapi_url="/openapi.json", title="zerokl").body)
+    return files("zerokl.server").joinpath("docs.html").read_bytes()
 
 
 def document() -> dict[str, Any]:
