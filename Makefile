@@ -91,7 +91,7 @@ goldens: $(READY)  ## write our own golden bits anew: only when CHANGELOG says "
 
 bench: $(READY)  ## CPU speed side by side with llama.cpp
 	@benchmarks/llama_cpp/build.sh
-	@$(BIN)/python benchmarks/llama_cpp/compare.py
+	@benchmarks/llama_cpp/first.sh $(BIN)/zerokl bench peers ~/.cache/zerokl/llama.cpp/model.gguf --llama-cpp ~/.cache/zerokl/llama.cpp/bin
 
 wheel: $(VENV)/.python  ## dist/zerokl-*.whl
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --release --quiet --out dist

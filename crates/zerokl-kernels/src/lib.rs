@@ -5,6 +5,7 @@
 
 pub mod arch;
 pub mod attention;
+pub mod ceilings;
 pub mod cpu;
 pub mod embedding;
 pub mod experts;

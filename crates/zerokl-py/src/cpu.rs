@@ -1,10 +1,13 @@
-//! Which instruction set and how many threads the kernels of this process use: speed only, never a bit.
+//! Which instruction set and how many threads the kernels of this process use: speed only, never a bit. And how fast
+//! these could be.
 
 use std::sync::RwLock;
 
+use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use zerokl_kernels::arch::{Isa, strict_floats};
+use zerokl_kernels::ceilings;
 use zerokl_kernels::cpu::Cpu;
 
 static CPU: RwLock<Option<Cpu>> = RwLock::new(None);
@@ -63,10 +66,26 @@ fn set_threads(count: usize) -> PyResult<()> {
     Ok(())
 }
 
+/// Reads every number once, on all threads.
+#[pyfunction]
+fn read_once(py: Python<'_>, data: PyReadonlyArray1<'_, f32>) -> PyResult<()> {
+    let data = data.as_slice()?;
+    run(py, |cpu| ceilings::read(cpu, data));
+    Ok(())
+}
+
+/// Multiply-adds in registers, on all threads: how many floating-point operations they were.
+#[pyfunction]
+fn multiply_add(py: Python<'_>, rounds: usize) -> usize {
+    run(py, |cpu| ceilings::multiply_add(cpu, rounds))
+}
+
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(isas, module)?)?;
     module.add_function(wrap_pyfunction!(isa, module)?)?;
     module.add_function(wrap_pyfunction!(set_isa, module)?)?;
     module.add_function(wrap_pyfunction!(threads, module)?)?;
-    module.add_function(wrap_pyfunction!(set_threads, module)?)
+    module.add_function(wrap_pyfunction!(set_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(read_once, module)?)?;
+    module.add_function(wrap_pyfunction!(multiply_add, module)?)
 }

@@ -1,4 +1,4 @@
-"""`zerokl bench`: speed of a server, of the engine alone, of the GPU's kernels."""
+"""`zerokl bench`: speed of a server, of the engine alone, of the kernels, and against other programs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from zerokl.bench.load import Load
+from zerokl.cli.bench_cpu import peers, roofline
 from zerokl.cli.generate import SERVER_OPTIONS
 from zerokl.cli.options import config_of, config_options
 from zerokl.errors import CallerError
@@ -22,6 +23,9 @@ QWEN3_8B = {"E": 4096, "F": 12288, "H": 32, "K": 8, "D": 128, "V": 151936}
 @click.group()
 def bench() -> None:
     """Measure speed."""
+
+
+bench.add_command(peers)
 
 
 def load_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -118,22 +122,36 @@ def offline(to_json: Path | None, repeats: int, load_seed: int, **values: Any) -
 
 @bench.command()
 @click.option("--model", default="", help="Take the layers of this model; else those of Qwen3-8B.")
-@click.option("--rows", multiple=True, type=int, default=(1, 8, 16, 64, 256, 2048, 8192), show_default=True)
-@click.option("--layers", multiple=True, help="Only these: qkv, out, gate_up, down, head.")
+@click.option("--rows", multiple=True, type=int, help="Tokens of a step (repeatable); else a range of them.")
+@click.option("--layers", multiple=True, help="On the GPU: only these: qkv, out, gate_up, down, head.")
+@click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
+@click.option("--threads", type=click.IntRange(1), help="On the CPU; else as many as there are.")
+@click.option("--isa", default="", help="On the CPU: another instruction set than the best.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="On the CPU: how weights are kept.")
+@click.option("--plot", type=click.Path(path_type=Path), help="On the CPU: write the roofline (SVG) to this file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def kernels(model: str, rows: tuple[int, ...], layers: tuple[str, ...], as_json: bool) -> None:
-    """Ways to compute the linear layers on this GPU: which were admitted or rejected, and how fast they are."""
+def kernels(
+    model: str, rows: tuple[int, ...], layers: tuple[str, ...], device: str, as_json: bool, **on_cpu: Any
+) -> None:
+    """How fast the operations are: on the CPU against what it could do, on the GPU against cuBLAS.
+
+    On the GPU it shows as well which ways to compute a layer were admitted or rejected.
+    """
+    if device == "cpu":
+        roofline(axes_of(model), rows or (1, 2, 4, 8, 16, 64, 512), as_json, **on_cpu)
+        return
     from zerokl.bench import kernels as table
     from zerokl.ops.triton.ways import forbid_split_k
 
     forbid_split_k()
     shapes = table.layers_of(axes_of(model))
     lines = []
-    for line in table.measured({name: shapes[name] for name in layers or shapes}, rows):
+    counts = rows or (1, 8, 16, 64, 256, 2048, 8192)
+    for line in table.measured({name: shapes[name] for name in layers or shapes}, counts):
         lines.append(line)
         click.echo(json.dumps(asdict(line)) if as_json else text_of(line))
     if not as_json:
-        for count in rows:
+        for count in counts:
             ours = sum(line.ways[line.chosen][0] for line in lines if line.shape.rows == count)
             theirs = sum(line.default[0] for line in lines if line.shape.rows == count)
             click.echo(
