@@ -57,7 +57,7 @@ class PaddedRunner:
             self.graphs[packed.layout] = self.captured(packed.layout)
         parts = self.graphs[packed.layout](packed.row_starts)
         wanted = wanted_rows(plan.segments, packed.row_starts)
-        segments = answers(model(), parts, wanted, len(plan.segments), 100)
+        segments = answers(model().logits_of, parts, wanted, len(plan.segments), 100)
         for place, i in enumerate(wanted.drawing):
             self.drawn[place] = segments[i].token
         self.places = {plan.segments[i].request_id: place for place, i in enumerate(wanted.drawing)}

@@ -16,6 +16,7 @@ mod softcap;
 mod state;
 mod store;
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -120,38 +121,68 @@ pub fn attention(cpu: Cpu, step: &Attention<'_>, y: &mut [f32]) -> Result<(), St
     // The longest first, so that no thread is left alone with one at the end.
     blocks.sort_by_key(|block| std::cmp::Reverse(block.cost()));
     let outputs = lend_rows(step, &blocks, y);
-    let is_short_of_blocks = blocks.len() < 4 * cpu.threads && cpu.threads > 1;
-    if is_short_of_blocks {
+    let work: usize = blocks.iter().map(|block| block.cost() * step.shape.size).sum();
+    if work < ALONE || cpu.threads == 1 {
+        with_state(|[state, partial]| {
+            for (block, output) in blocks.iter().zip(&outputs) {
+                whole_block(cpu, step, block, output, state, partial);
+            }
+        });
+    } else if blocks.len() < 4 * cpu.threads {
         run_by_chunks(cpu, step, &blocks, &outputs);
     } else {
         cpu.parallel_for(blocks.len(), |i| {
-            let block = &blocks[i];
-            let mut partial = Partial::new(block.pairs, step.shape.size);
-            run_block(cpu, step, block, &outputs[i], |chunk, use_it| {
-                cpu.run(ChunkKernel { step, block, chunk, out: &mut partial });
-                use_it(&partial);
-            });
+            with_state(|[state, partial]| whole_block(cpu, step, &blocks[i], &outputs[i], state, partial));
         });
     }
     Ok(())
+}
+
+/// Below so many products of a key's number with a query's, waking another thread costs more than it saves.
+const ALONE: usize = 1 << 17;
+
+thread_local! {
+    /// The state of a block and the partial of a chunk, kept between calls so that nothing is allocated for one.
+    static STATE: RefCell<[Partial; 2]> = RefCell::default();
+}
+
+fn with_state(run: impl FnOnce(&mut [Partial; 2])) {
+    STATE.with_borrow_mut(run);
+}
+
+fn whole_block(
+    cpu: Cpu,
+    step: &Attention<'_>,
+    block: &Block,
+    output: &Output<'_>,
+    state: &mut Partial,
+    partial: &mut Partial,
+) {
+    partial.reset(block.pairs, step.shape.size);
+    run_block(cpu, step, block, output, state, |chunk, use_it| {
+        cpu.run(ChunkKernel { step, block, chunk, out: partial });
+        use_it(partial);
+    });
 }
 
 /// All (block, chunk) partials at once, then each block's merge: for steps with too few blocks to go round.
 fn run_by_chunks(cpu: Cpu, step: &Attention<'_>, blocks: &[Block], outputs: &[Output<'_>]) {
     let items: Vec<(usize, usize)> =
         blocks.iter().enumerate().flat_map(|(i, block)| block.chunks().map(move |chunk| (i, chunk))).collect();
-    let partials: Vec<Mutex<Partial>> =
-        items.iter().map(|&(i, _)| Mutex::new(Partial::new(blocks[i].pairs, step.shape.size))).collect();
+    let partials: Vec<Mutex<Partial>> = items.iter().map(|_| Mutex::default()).collect();
     cpu.parallel_for(items.len(), |item| {
         let (i, chunk) = items[item];
         let out = &mut *partials[item].lock().expect("one task per partial");
+        out.reset(blocks[i].pairs, step.shape.size);
         cpu.run(ChunkKernel { step, block: &blocks[i], chunk, out });
     });
     cpu.parallel_for(blocks.len(), |i| {
         let first = items.partition_point(|&(block, _)| block < i);
         let first_chunk = blocks[i].chunks().start;
-        run_block(cpu, step, &blocks[i], &outputs[i], |chunk, use_it| {
-            use_it(&partials[first + chunk - first_chunk].lock().expect("the partials are made"));
+        with_state(|[state, _]| {
+            run_block(cpu, step, &blocks[i], &outputs[i], state, |chunk, use_it| {
+                use_it(&partials[first + chunk - first_chunk].lock().expect("the partials are made"));
+            });
         });
     });
 }
@@ -162,14 +193,15 @@ fn run_block(
     step: &Attention<'_>,
     block: &Block,
     output: &Output<'_>,
+    state: &mut Partial,
     mut partial_of: impl FnMut(usize, &mut dyn FnMut(&Partial)),
 ) {
-    let mut state = Partial::new(block.pairs, step.shape.size);
+    state.reset(block.pairs, step.shape.size);
     for chunk in block.chunks() {
-        partial_of(chunk, &mut |new| cpu.run(MergeKernel { state: &mut state, new }));
+        partial_of(chunk, &mut |new| cpu.run(MergeKernel { state, new }));
     }
     let rows = &mut *output.lock().expect("one task per block");
-    cpu.run(FinishKernel { step, block, state: &mut state, rows });
+    cpu.run(FinishKernel { step, block, state, rows });
 }
 
 /// Neighbouring rows of one segment with the query heads of one key head.

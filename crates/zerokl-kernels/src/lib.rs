@@ -25,4 +25,5 @@ pub mod sample;
 pub mod score;
 pub mod short_conv;
 pub mod swiglu;
+pub mod tape;
 pub mod tiles;

@@ -30,8 +30,8 @@ use crate::cpu::Cpu;
 use crate::matrix::{Matrix, PANEL};
 pub use gated::{gated_linear, gated_rows};
 use product::with_inputs;
-use rows::GROUP;
 pub use rows::Rows;
+use rows::TILE_ROWS;
 
 /// What is added after the chain.
 #[derive(Clone, Copy, Default)]
@@ -81,13 +81,10 @@ struct Part<'a> {
     leaves: &'a [usize],
 }
 
-/// Rows of a tile: whole groups, so that tiles cut between them.
-const TILE_ROWS: usize = 2 * GROUP;
-
 /// Panels of a tile. Few rows: a task is then six streams of weights, small enough that threads end together.
 fn tile_panels(rows: usize) -> usize {
     if rows <= TILE_ROWS { 6 } else { 12 }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

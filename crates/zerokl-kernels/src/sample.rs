@@ -38,6 +38,11 @@ pub struct Draw<'a> {
 /// One id per row of `logits [R, V]`. An error names the first row that has none, and why.
 pub fn sample(cpu: Cpu, logits: &[f32], draws: &[Draw<'_>], ids: &mut [i32]) -> Result<(), String> {
     each_row(cpu, logits, draws, ids.iter_mut().collect(), |x, draw, id| {
+        if draw.temperature < GREEDY_BELOW && penalties::are_none(draw) {
+            cpu.run(CheckKernel { x })?;
+            **id = cpu.run(DrawKernel { x, draw })? as i32;
+            return Ok(());
+        }
         let mut x = x.to_vec();
         cpu.run(ProcessKernel { x: &mut x, draw })?;
         **id = cpu.run(DrawKernel { x: &x, draw })? as i32;
@@ -93,15 +98,27 @@ impl Kernel for ProcessKernel<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) -> Self::Output {
         let ProcessKernel { x, draw } = self;
-        if !all_below_infinity::<L>(x) {
-            return Err("a logit is a NaN or +inf".into());
-        }
+        CheckKernel { x }.run::<L>()?;
         penalties::apply(x, draw)?;
         if draw.temperature >= GREEDY_BELOW {
             divide::<L>(x, draw.temperature);
             filters::apply::<L>(x, draw);
         }
         Ok(())
+    }
+}
+
+/// Fails for logits that can't be drawn from.
+struct CheckKernel<'a> {
+    x: &'a [f32],
+}
+
+impl Kernel for CheckKernel<'_> {
+    type Output = Result<(), String>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) -> Self::Output {
+        if all_below_infinity::<L>(self.x) { Ok(()) } else { Err("a logit is a NaN or +inf".into()) }
     }
 }
 
@@ -138,12 +155,14 @@ impl Kernel for DrawKernel<'_> {
     fn run<L: Lanes>(self) -> Self::Output {
         let DrawKernel { x, draw } = self;
         let noise = (draw.temperature >= GREEDY_BELOW).then(|| Noise::of(draw));
+        let highest = if noise.is_some() { HIGHEST } else { 0.0 };
         let (mut best, mut best_id) = (f32::NEG_INFINITY, None);
         for (number, block) in x.chunks(WIDTH).enumerate() {
             let first_id = number * WIDTH;
             let limit = largest::<L>(block);
-            // Rounding is monotone, so if even the largest logit with the highest noise falls short, all do.
-            if limit == f32::NEG_INFINITY || limit + HIGHEST < best {
+            // Rounding is monotone, so if even the largest logit with the highest noise falls short, all do. (A sum that
+            // equals the best comes too late: its id is higher.)
+            if limit == f32::NEG_INFINITY || limit + highest <= best {
                 continue;
             }
             let mut sums = noise.map_or([0.0; WIDTH], |noise| noise.block::<L>(first_id));

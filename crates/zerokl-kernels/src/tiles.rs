@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::pool::parallel_for;
+use crate::pool::{parallel_for, parallel_ranges};
 
 /// `task(i, chunk)` for each run of `length` elements (the last may be shorter).
 pub fn for_chunks<T: Send>(threads: usize, out: &mut [T], length: usize, task: impl Fn(usize, &mut [T]) + Sync) {
@@ -50,7 +50,8 @@ pub fn for_tiles<T: Send>(
     });
 }
 
-/// As `for_tiles`, with the columns of tiles given: rising, apart from each other. `task` gets their number too.
+/// As `for_tiles`, with the columns of tiles given: rising, apart from each other. `task` gets their number too. A thread
+/// has neighbouring columns.
 pub fn for_cut_tiles<T: Send>(
     threads: usize,
     out: &mut [T],
@@ -68,7 +69,7 @@ pub fn for_cut_tiles<T: Send>(
     let rows = out.len() / width;
     let down = rows.div_ceil(tile_rows);
     let base = Base(out.as_mut_ptr());
-    parallel_for(threads, down * columns.len(), |index| {
+    parallel_ranges(threads, down * columns.len(), |index| {
         let (row, cut) = (index % down * tile_rows, index / down);
         let mut tile = Tile {
             base: base.get(),

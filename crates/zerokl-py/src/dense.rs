@@ -22,7 +22,7 @@ pub struct Matrix(pub matrix::Matrix);
 #[pymethods]
 impl Matrix {
     #[getter]
-    fn shape(&self) -> (usize, usize) {
+    pub fn shape(&self) -> (usize, usize) {
         (self.0.rows, self.0.columns)
     }
 

@@ -13,6 +13,7 @@ mod recurrence;
 mod sample;
 mod score;
 mod sparse;
+mod tape;
 
 use pyo3::prelude::*;
 
@@ -26,6 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     sample::add(module)?;
     score::add(module)?;
     sparse::add(module)?;
+    tape::add(module)?;
     recurrence::add(module)?;
     http::add(module)?;
     Ok(())

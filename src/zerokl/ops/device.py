@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,26 @@ def only_on_cpu(array: Any, operation: str) -> None:
         raise UnsupportedModel(f"{operation} isn't there on the GPU yet; run this model with --device cpu")
 
 
-def gpu() -> ModuleType:
-    """The GPU bodies. Their checks are shapes that a kernel can't do; their contracts stand in `ops/triton/`."""
+_recorders: list[Any] = []
+
+
+def gpu() -> Any:
+    """The GPU bodies. Their checks are shapes that a kernel can't do; their contracts stand in `ops/triton/`.
+
+    While a model is recorded (`ops/tape.py`), the recorder.
+    """
+    if _recorders:
+        return _recorders[-1]
     from zerokl.ops import triton
 
     return triton
+
+
+@contextmanager
+def recorded_by(recorder: Any) -> Iterator[None]:
+    """Operations on arrays that aren't numpy's go to the recorder."""
+    _recorders.append(recorder)
+    try:
+        yield
+    finally:
+        _recorders.pop()

@@ -14,6 +14,7 @@ from zerokl.runner.batch import ragged_tokens, window_ragged
 from zerokl.runner.host import HostPools
 from zerokl.runner.known_answers import verify_known_answers
 from zerokl.runner.kv import KvPools
+from zerokl.runner.recorded import recorded
 from zerokl.runner.state import StatePools, step_states
 from zerokl.runner.wanted import Wanted, answers, wanted_rows
 from zerokl.types import Pools, Segment, StatePool, StepPlan, StepResult, WindowPool
@@ -62,6 +63,7 @@ class CpuRunner:
         self.window_pools, self.state_pool = tuple(windows), states
         self.states = StatePools(model.memory, states, fill=fill) if states else None
         self.host = HostPools(model, host, self.pools, self.states, fill=fill) if host else None
+        self.recorded = recorded(model, self.pools)
         self.processed = processed
         self.slice_rows = slice_rows or max(1, LOGITS_BYTES // (4 * model.vocab_size))
 
@@ -70,7 +72,8 @@ class CpuRunner:
         ran = self._run(plan, self.processed)
         if ran is None:
             return Done(StepResult(plan.step, ()))
-        results = answers(self.model, *ran, len(plan.segments), self.slice_rows)
+        head = self.recorded or self.model
+        results = answers(head.logits_of, *ran, len(plan.segments), self.slice_rows)
         return Done(StepResult(plan.step, tuple(results)))
 
     def follow(self, plan: StepPlan) -> None:
@@ -94,6 +97,8 @@ class CpuRunner:
         if tokens.min() < 0:
             raise EngineError(f"step {plan.step} names a token that is still pending, but this runner has no lag")
         wanted = wanted_rows(plan.segments, ragged.row_starts, processed)
+        if self.recorded:
+            return self.recorded.rows(tokens, ragged), wanted
         return self.model.rows(tokens, ragged, self._layers(plan.segments, ragged)), wanted
 
     def _layers(

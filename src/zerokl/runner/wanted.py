@@ -11,7 +11,7 @@ slices. The order of rows, the slices and the grouping move no bit, because each
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
@@ -19,7 +19,6 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.errors import EngineError
-from zerokl.models import Model
 from zerokl.types import Logprobs, LogprobSpec, Segment, SegmentResult
 
 UNDRAWN = -1
@@ -75,14 +74,21 @@ def wanted_rows(segments: Sequence[Segment], row_starts: np.ndarray, processed: 
 
 
 def answers(
-    model: Model, parts: Sequence[np.ndarray], wanted: Wanted, num_segments: int, slice_rows: int
+    logits_of: Callable[..., np.ndarray],
+    parts: Sequence[np.ndarray],
+    wanted: Wanted,
+    num_segments: int,
+    slice_rows: int,
 ) -> list[SegmentResult]:
-    """Each segment's result, from what the step's rows are made of; `slice_rows` rows of logits exist at a time."""
+    """Each segment's result, from what the step's rows are made of; `slice_rows` rows of logits exist at a time.
+
+    `logits_of`: the model's, for chosen rows of the parts.
+    """
     targets, num_draws = wanted.targets.copy(), len(wanted.draws)
     found = [Logprobs() for _ in wanted.runs]
     for first in range(0, len(wanted.rows), slice_rows):
         last = min(first + slice_rows, len(wanted.rows))
-        logits = model.logits_of(*(part[wanted.rows[first:last]] for part in parts))
+        logits = logits_of(*(part[wanted.rows[first:last]] for part in parts))
         if first < num_draws:
             stop = min(last, num_draws)
             targets[first:stop] = ops.sample(logits[: stop - first], wanted.draws[first:stop])

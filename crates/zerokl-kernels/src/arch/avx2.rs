@@ -85,6 +85,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn load_bf16(from: &[u16; LANES]) -> Self {
+        avx2!({
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast()));
+            Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)))
+        })
+    }
+    #[inline(always)]
     fn load_bytes(from: &[u8; LANES]) -> Self {
         avx2!(Avx2(
             _mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().cast()))),

@@ -71,6 +71,13 @@ impl<const DOTS: bool> Lanes for Avx512<DOTS> {
         avx512!(Avx512(_mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()))))
     }
     #[inline(always)]
+    fn load_bf16(from: &[u16; LANES]) -> Self {
+        avx512!({
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            Self::from_bits(_mm512_slli_epi32::<16>(wide))
+        })
+    }
+    #[inline(always)]
     fn load_bytes(from: &[u8; LANES]) -> Self {
         avx512!(Self::from_bits(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
     }

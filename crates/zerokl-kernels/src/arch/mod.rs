@@ -20,7 +20,7 @@ mod avx512;
 
 pub use float_mode::strict_floats;
 pub use memory::Weights;
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_line};
 pub use scalar::widen_f16;
 
 /// The virtual width. Reductions keep this many lanes by index mod 16, whatever the machine has.
@@ -42,6 +42,8 @@ pub trait Lanes: Copy {
     fn load_bits(from: &[u32; LANES]) -> Self;
     /// f16 bit patterns, widened exactly (subnormals too; a signalling NaN becomes quiet).
     fn load_f16(from: &[u16; LANES]) -> Self;
+    /// bf16 bit patterns, widened exactly.
+    fn load_bf16(from: &[u16; LANES]) -> Self;
     /// Bytes as the low ones of the bit patterns, the others zero.
     fn load_bytes(from: &[u8; LANES]) -> Self;
 

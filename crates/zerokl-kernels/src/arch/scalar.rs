@@ -40,6 +40,10 @@ impl Lanes for Scalar {
         each(|i| widen_f16(from[i]))
     }
     #[inline(always)]
+    fn load_bf16(from: &[u16; LANES]) -> Self {
+        each_bits(|i| u32::from(from[i]) << 16)
+    }
+    #[inline(always)]
     fn load_bytes(from: &[u8; LANES]) -> Self {
         each_bits(|i| u32::from(from[i]))
     }

@@ -91,6 +91,7 @@ fn operations<L: Lanes>(a: &[f32; LANES], b: &[f32; LANES], c: &[f32; LANES], ou
         x.abs(),
         L::load_bits(&a.map(f32::to_bits)),
         L::load_f16(&halves),
+        L::load_bf16(&halves),
         L::splat(a[3]),
         L::load_first(&a[..7]),
         L::zero(),

@@ -3,12 +3,13 @@
 //! Pairs go by tiles of up to six, so that a vector of keys or values, once loaded, serves all of them. A tile's
 //! accumulators are one f32 chain each, in registers; how many there are is free.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use super::keys::Keys;
+use super::keys::{Keys, Number};
 use super::softcap::tanh;
 use super::state::{Partial, safe};
-use super::{Attention, Bias, Block, CHUNK};
+use super::{Attention, Bias, Block, CHUNK, Pool};
 use crate::arch::{Kernel, LANES, Lanes, prefetch};
 use crate::math;
 
@@ -27,46 +28,80 @@ const TILE: usize = 6;
 /// this one. From DRAM: 30 GB/s per core instead of 15, where a plain read of one long array has 34.
 const STREAMED: usize = 4;
 
+/// Blocks of at most so many pairs read bf16 straight from its pages: half the bytes. More pairs would widen each number
+/// more often than once.
+const DIRECT: usize = 12;
+
+thread_local! {
+    /// Kept between chunks, so that nothing is allocated for one.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
 impl Kernel for ChunkKernel<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let ChunkKernel { step, block, chunk, out } = self;
-        let mut gathered = Vec::new();
-        let keys = Keys::new(step, block, chunk, &mut gathered);
-        let mut scratch = Scratch { query: vec![0.0; TILE * step.shape.size], scores: vec![[0.0; CHUNK]; TILE] };
-        let mut tile = Tile { step, block, keys: &keys, first_key: chunk * CHUNK, scratch: &mut scratch, out };
-        let mut pair = 0;
-        while pair < block.pairs {
-            pair += match block.pairs - pair {
-                6.. => tile.run::<L, 6>(pair),
-                4.. => tile.run::<L, 4>(pair),
-                3 => tile.run::<L, 3>(pair),
-                2 => tile.run::<L, 2>(pair),
-                _ => tile.run::<L, 1>(pair),
-            };
+        // Taken, not borrowed in a closure: lanes in a closure that isn't inlined are function calls.
+        let mut scratch = SCRATCH.take();
+        let mut gathered = std::mem::take(&mut scratch.gathered);
+        scratch.query.resize(TILE * step.shape.size, 0.0);
+        scratch.scores.resize(TILE, [0.0; CHUNK]);
+        let whole = step.shape.page.is_multiple_of(LANES);
+        match (step.k, step.v) {
+            (Pool::F32(k), Pool::F32(v)) if whole => {
+                let keys = &Keys::in_pages(step, (k, v), block, chunk);
+                tiles::<L, f32>(Tile { step, block, keys, first_key: chunk * CHUNK, scratch: &mut scratch, out });
+            }
+            (Pool::Bf16(k), Pool::Bf16(v)) if whole && block.pairs <= DIRECT => {
+                let keys = &Keys::in_pages(step, (k, v), block, chunk);
+                tiles::<L, u16>(Tile { step, block, keys, first_key: chunk * CHUNK, scratch: &mut scratch, out });
+            }
+            _ => {
+                let keys = &Keys::gathered::<L>(step, block, chunk, &mut gathered);
+                tiles::<L, f32>(Tile { step, block, keys, first_key: chunk * CHUNK, scratch: &mut scratch, out });
+            }
         }
+        scratch.gathered = gathered;
+        SCRATCH.set(scratch);
     }
 }
 
+#[inline(always)]
+fn tiles<L: Lanes, N: Number>(mut tile: Tile<'_, '_, N>) {
+    let pairs = tile.block.pairs;
+    let mut pair = 0;
+    while pair < pairs {
+        pair += match pairs - pair {
+            6.. => tile.run::<L, 6>(pair),
+            4.. => tile.run::<L, 4>(pair),
+            3 => tile.run::<L, 3>(pair),
+            2 => tile.run::<L, 2>(pair),
+            _ => tile.run::<L, 1>(pair),
+        };
+    }
+}
+
+#[derive(Default)]
 struct Scratch {
     /// `[D][pairs of the tile]`
     query: Vec<f32>,
     /// Per pair of the tile: the scores of the chunk, then their powers.
     scores: Vec<[f32; CHUNK]>,
+    gathered: Vec<f32>,
 }
 
-struct Tile<'a, 'b> {
+struct Tile<'a, 'b, N> {
     step: &'a Attention<'a>,
     block: &'a Block,
-    keys: &'a Keys<'b>,
+    keys: &'a Keys<'b, N>,
     first_key: usize,
     scratch: &'a mut Scratch,
     out: &'a mut Partial,
 }
 
-impl Tile<'_, '_> {
+impl<N: Number> Tile<'_, '_, N> {
     /// Pairs `first .. first + R`; returns R.
     #[inline(always)]
     fn run<L: Lanes, const R: usize>(&mut self, first: usize) -> usize {
@@ -135,13 +170,13 @@ impl Tile<'_, '_> {
         });
     }
 
-    /// R pairs by N groups of 16 keys: chains of fma over d, then the factors.
+    /// R pairs by G groups of 16 keys: chains of fma over d, then the factors.
     #[inline(always)]
-    fn score_groups<L: Lanes, const R: usize, const N: usize>(&mut self, first: usize, group: usize) {
+    fn score_groups<L: Lanes, const R: usize, const G: usize>(&mut self, first: usize, group: usize) {
         let stride = self.keys.stride;
-        let columns: [&[f32]; N] = std::array::from_fn(|n| self.keys.key_columns(group + n));
+        let columns: [&[N]; G] = std::array::from_fn(|n| self.keys.key_columns(group + n));
         let (query, _) = self.scratch.query[..R * self.step.shape.size].as_chunks::<R>();
-        let chains = score_chains(query, &columns, stride, [[L::zero(); N]; R]);
+        let chains = score_chains(query, &columns, stride, [[L::zero(); G]; R]);
         let (factor, cap) = (L::splat(self.step.rule.factor), self.step.rule.cap);
         for (chains, scores) in chains.iter().zip(&mut self.scratch.scores) {
             let (scores, _) = scores.as_chunks_mut::<LANES>();
@@ -151,7 +186,7 @@ impl Tile<'_, '_> {
             }
         }
         if let Some(bias) = self.step.rule.bias {
-            self.add_bias::<L, R>(first, &bias, group..group + N);
+            self.add_bias::<L, R>(first, &bias, group..group + G);
         }
     }
 
@@ -207,16 +242,16 @@ impl Tile<'_, '_> {
             let mut d = 0;
             if L::REGISTERS == 1 || R <= 2 {
                 while d + 4 * LANES <= size {
-                    weigh_columns::<L, R, 4>(powers, values, size, d, out, width);
+                    weigh_columns::<L, N, R, 4>(powers, values, size, d, out, width);
                     d += 4 * LANES;
                 }
             }
             while d + LANES <= size {
-                weigh_columns::<L, R, 1>(powers, values, size, d, out, width);
+                weigh_columns::<L, N, R, 1>(powers, values, size, d, out, width);
                 d += LANES;
             }
             if d < size {
-                weigh_rest::<L, R>(powers, values, size, d, out, width);
+                weigh_rest::<L, N, R>(powers, values, size, d, out, width);
             }
             from = to;
         }
@@ -263,17 +298,17 @@ fn softmax<L: Lanes>(scores: &mut [f32; CHUNK], keys: Range<usize>) -> (f32, f32
     (m, sum.sum())
 }
 
-/// O[pair][d .. d + 16 N] over the keys of `values`, in order.
+/// O[pair][d .. d + 16 C] over the keys of `values`, in order.
 #[inline(always)]
-fn weigh_columns<L: Lanes, const R: usize, const N: usize>(
+fn weigh_columns<L: Lanes, N: Number, const R: usize, const C: usize>(
     powers: Powers<'_, R>,
-    values: &[f32],
+    values: &[N],
     size: usize,
     d: usize,
     out: &mut [f32],
     width: usize,
 ) {
-    let mut chains = [[L::zero(); N]; R];
+    let mut chains = [[L::zero(); C]; R];
     for (chains, out) in chains.iter_mut().zip(out.chunks_exact(width)) {
         for (chain, from) in chains.iter_mut().zip(out[d..].as_chunks::<LANES>().0) {
             *chain = L::load(from);
@@ -290,20 +325,20 @@ fn weigh_columns<L: Lanes, const R: usize, const N: usize>(
 /// chains[r][n] += query[d][r] * columns[n][d], d in order. The accumulators come and go by value, so that they stay in
 /// registers: through a reference they were stored at every step, which made the whole three times slower.
 #[inline(always)]
-fn score_chains<L: Lanes, const R: usize, const N: usize>(
+fn score_chains<L: Lanes, N: Number, const R: usize, const G: usize>(
     query: &[[f32; R]],
-    columns: &[&[f32]; N],
+    columns: &[&[N]; G],
     stride: usize,
-    mut chains: [[L; N]; R],
-) -> [[L; N]; R] {
+    mut chains: [[L; G]; R],
+) -> [[L; G]; R] {
     for (d, query) in query.iter().enumerate() {
-        let mut keys = [L::zero(); N];
-        for n in 0..N {
-            keys[n] = L::load(columns[n][d * stride..].first_chunk().expect("16 keys in a group"));
+        let mut keys = [L::zero(); G];
+        for n in 0..G {
+            keys[n] = N::load(columns[n][d * stride..].first_chunk().expect("16 keys in a group"));
         }
         for r in 0..R {
             let value = L::splat(query[r]);
-            for n in 0..N {
+            for n in 0..G {
                 chains[r][n] = value.fma(keys[n], chains[r][n]);
             }
         }
@@ -313,20 +348,24 @@ fn score_chains<L: Lanes, const R: usize, const N: usize>(
 
 /// chains[r][n] += powers[r][key] * values[key][d + 16 n ..], keys in order.
 #[inline(always)]
-fn weigh_chains<L: Lanes, const R: usize, const N: usize>(
+fn weigh_chains<L: Lanes, N: Number, const R: usize, const C: usize>(
     powers: Powers<'_, R>,
-    values: &[f32],
+    values: &[N],
     size: usize,
     d: usize,
-    mut chains: [[L; N]; R],
-) -> [[L; N]; R] {
+    mut chains: [[L; C]; R],
+) -> [[L; C]; R] {
     let from = powers.from;
     for (key, row) in values.chunks_exact(size).enumerate() {
-        let row = row[d..][..N * LANES].as_chunks::<LANES>().0;
+        let row = row[d..][..C * LANES].as_chunks::<LANES>().0;
+        let mut numbers = [L::zero(); C];
+        for (numbers, row) in numbers.iter_mut().zip(row) {
+            *numbers = N::load(row);
+        }
         for (powers, chains) in powers.rows.iter().zip(&mut chains) {
             let power = L::splat(powers[from + key]);
-            for n in 0..N {
-                chains[n] = power.fma(L::load(&row[n]), chains[n]);
+            for n in 0..C {
+                chains[n] = power.fma(numbers[n], chains[n]);
             }
         }
     }
@@ -335,9 +374,9 @@ fn weigh_chains<L: Lanes, const R: usize, const N: usize>(
 
 /// The same for the last `size - d` < 16 dimensions; the lanes beyond stay zero.
 #[inline(always)]
-fn weigh_rest<L: Lanes, const R: usize>(
+fn weigh_rest<L: Lanes, N: Number, const R: usize>(
     powers: Powers<'_, R>,
-    values: &[f32],
+    values: &[N],
     size: usize,
     d: usize,
     out: &mut [f32],
@@ -347,7 +386,7 @@ fn weigh_rest<L: Lanes, const R: usize>(
         let to = out[r * width + d..].first_chunk_mut().expect("whole vectors");
         let mut chain = L::load(to);
         for (power, row) in powers.rows[r][powers.from..].iter().zip(values.chunks_exact(size)) {
-            chain = L::splat(*power).fma(L::load_first(&row[d..]), chain);
+            chain = L::splat(*power).fma(N::load_first(&row[d..]), chain);
         }
         chain.store(to);
     }

@@ -38,7 +38,7 @@ impl Pool<'_> {
         self.len() == 0
     }
 
-    /// The numbers from `start` on.
+    /// The numbers from `start` on, one by one.
     pub fn read(&self, start: usize, out: &mut [f32]) {
         match self {
             Pool::F32(numbers) => out.copy_from_slice(&numbers[start..][..out.len()]),
@@ -55,6 +55,24 @@ impl Pool<'_> {
 }
 
 impl PoolMut<'_> {
+    /// To be read for a while.
+    pub fn shared(&self) -> Pool<'_> {
+        match self {
+            PoolMut::F32(numbers) => Pool::F32(numbers),
+            PoolMut::Bf16(bits) => Pool::Bf16(bits),
+            PoolMut::Fp8(codes, scale) => Pool::Fp8(codes, *scale),
+        }
+    }
+
+    /// To be written for a while.
+    pub fn lend(&mut self) -> PoolMut<'_> {
+        match self {
+            PoolMut::F32(numbers) => PoolMut::F32(numbers),
+            PoolMut::Bf16(bits) => PoolMut::Bf16(bits),
+            PoolMut::Fp8(codes, scale) => PoolMut::Fp8(codes, *scale),
+        }
+    }
+
     pub fn len(&self) -> usize {
         match self {
             PoolMut::F32(numbers) => numbers.len(),

@@ -5,6 +5,7 @@ use crate::arch::{Kernel, LANES, Lanes};
 use crate::math;
 
 /// Of each pair of a block. `l` 0 and `m` -inf: nothing seen yet.
+#[derive(Default)]
 pub struct Partial {
     pub m: Vec<f32>,
     pub l: Vec<f32>,
@@ -17,16 +18,19 @@ pub struct Partial {
 }
 
 impl Partial {
-    pub fn new(pairs: usize, size: usize) -> Self {
-        let width = size.next_multiple_of(LANES);
-        Partial {
-            m: vec![f32::NEG_INFINITY; pairs],
-            l: vec![0.0; pairs],
-            o: vec![0.0; pairs * width],
-            width,
-            seen: vec![false; pairs],
-        }
+    /// Nothing seen by any of so many pairs.
+    pub fn reset(&mut self, pairs: usize, size: usize) {
+        self.width = size.next_multiple_of(LANES);
+        refill(&mut self.m, pairs, f32::NEG_INFINITY);
+        refill(&mut self.l, pairs, 0.0);
+        refill(&mut self.o, pairs * self.width, 0.0);
+        refill(&mut self.seen, pairs, false);
     }
+}
+
+fn refill<T: Clone>(vector: &mut Vec<T>, length: usize, value: T) {
+    vector.clear();
+    vector.resize(length, value);
 }
 
 /// What is subtracted for a maximum: 0 where it is -inf, so that no inf - inf arises.

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::rows::{Rows as Picked, group_size};
+use super::rows::{Rows as Picked, TILE_ROWS, group_size};
 use super::tile::Multiply;
 use crate::arch::{Kernel, Lanes};
 use crate::cpu::Cpu;
@@ -62,7 +62,8 @@ impl Kernel for Round<'_> {
         let mut start = 0;
         let rows = self.x.count();
         while start < rows {
-            let group = group_size(rows - start);
+            let tile_end = rows.min((start / TILE_ROWS + 1) * TILE_ROWS);
+            let group = group_size(tile_end - start);
             for r in 0..group {
                 let row = self.x.row(start + r);
                 for (block, x) in row.as_chunks::<BLOCK>().0.iter().enumerate() {

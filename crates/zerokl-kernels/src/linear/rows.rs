@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 27 rows = groups of 12, 12, 2, 1; a group of G is [K][G], so that a block reads one short array per k
+//! 40 rows = groups of 12, 12, 8, 8: of 16 at the end of a tile, equal halves are fastest
 //! ```
 
 use std::cell::RefCell;
@@ -10,6 +11,9 @@ use crate::cpu::Cpu;
 
 /// Rows of a full group.
 pub const GROUP: usize = 12;
+
+/// Rows of a tile: whole groups, so that tiles cut between them.
+pub const TILE_ROWS: usize = 2 * GROUP;
 
 thread_local! {
     /// The rows of the current call, kept between calls so that nothing is allocated per step.
@@ -61,10 +65,11 @@ pub fn with_interleaved<R>(cpu: Cpu, rows: Rows<'_>, run: impl FnOnce(&[f32]) ->
     })
 }
 
-/// How many of the rows left the next register block takes.
+/// How many of a tile's rows that are left the next register block takes.
 #[inline(always)]
 pub fn group_size(left: usize) -> usize {
     match left {
+        16 => 8,
         GROUP.. => GROUP,
         8.. => 8,
         4.. => 4,
@@ -75,8 +80,8 @@ pub fn group_size(left: usize) -> usize {
 
 fn interleave(cpu: Cpu, rows: Rows<'_>, out: &mut [f32]) {
     let depth = rows.depth;
-    cpu.for_chunks(out, (GROUP * depth).max(1), |index, mut chunk| {
-        let mut first = index * GROUP;
+    cpu.for_chunks(out, (TILE_ROWS * depth).max(1), |index, mut chunk| {
+        let mut first = index * TILE_ROWS;
         while !chunk.is_empty() {
             let group = group_size(chunk.len() / depth);
             let (to, rest) = chunk.split_at_mut(group * depth);

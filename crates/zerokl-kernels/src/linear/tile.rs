@@ -117,18 +117,18 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
         }
         while start < end {
             let group = group_size(end - start);
-            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 8 of 16; integer
+            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 12 of 16; integer
             // ones as many again.
             match (group, L::REGISTERS, M::INTEGER) {
                 (GROUP, 1, false) => self.panels::<L, GROUP, 12, 2>(start, waiting, k),
                 (8, 1, false) => self.panels::<L, 8, 8, 3>(start, waiting, k),
-                (4, 1, false) => self.panels::<L, 4, 4, 4>(start, waiting, k),
+                (4, 1, false) => self.panels::<L, 4, 4, 6>(start, waiting, k),
                 (2, 1, false) => self.panels::<L, 2, 2, 6>(start, waiting, k),
                 (GROUP, 1, true) => self.panels::<L, GROUP, 12, 1>(start, waiting, k),
                 (8, 1, true) => self.panels::<L, 8, 8, 1>(start, waiting, k),
                 (4, 1, true) => self.panels::<L, 4, 4, 2>(start, waiting, k),
                 (2, 1, true) => self.panels::<L, 2, 2, 4>(start, waiting, k),
-                (GROUP, _, _) => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
+                (GROUP, _, _) => self.panels::<L, GROUP, 6, 1>(start, waiting, k),
                 (8, _, _) => self.panels::<L, 8, 4, 1>(start, waiting, k),
                 (4, _, _) => self.panels::<L, 4, 4, 1>(start, waiting, k),
                 (2, _, _) => self.panels::<L, 2, 2, 2>(start, waiting, k),

@@ -16,6 +16,22 @@ fn every_index_runs_exactly_once_for_any_thread_count() {
 }
 
 #[test]
+fn ranges_run_every_index_exactly_once_too() {
+    for threads in [1, 2, 3, 8, 100] {
+        for count in [0, 1, 2, 7, 1000] {
+            let runs: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+            for _ in 0..10 {
+                parallel_ranges(threads, count, |i| {
+                    runs[i].fetch_add(1, Relaxed);
+                });
+                parallel_for(2, 3, |_| ());
+            }
+            assert!(runs.iter().all(|n| n.load(Relaxed) == 10), "{threads} threads, {count} tasks");
+        }
+    }
+}
+
+#[test]
 fn a_task_may_start_parallel_work_itself() {
     let sum = AtomicUsize::new(0);
     parallel_for(4, 10, |i| {

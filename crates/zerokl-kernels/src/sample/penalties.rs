@@ -2,9 +2,17 @@
 
 use super::Draw;
 
+/// Whether `apply` would leave everything as it is.
+pub fn are_none(draw: &Draw<'_>) -> bool {
+    !penalises(draw) && draw.logit_bias.is_empty() && draw.mask.is_none()
+}
+
+fn penalises(draw: &Draw<'_>) -> bool {
+    draw.repetition_penalty != 1.0 || draw.frequency_penalty != 0.0 || draw.presence_penalty != 0.0
+}
+
 pub fn apply(x: &mut [f32], draw: &Draw<'_>) -> Result<(), String> {
-    let is_penalised = draw.repetition_penalty != 1.0 || draw.frequency_penalty != 0.0 || draw.presence_penalty != 0.0;
-    if is_penalised {
+    if penalises(draw) {
         let (prompt, output) = draw.history.ok_or("penalties need the history")?;
         penalise(x, draw, prompt, output)?;
     }
