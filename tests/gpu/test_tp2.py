@@ -1,12 +1,74 @@
-"""Two GPUs: ranks give the bits of one. Skipped, and counted, where there are fewer, or no body for shared sums."""
+"""Two GPUs: ranks give the bits of one, and end together. Skipped, and counted, where there are fewer."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
 import pytest
 
-from tests.gpu.ranks import bits_of
+from tests.gpu.ranks import HEADS, bits_of, need, ranks_of, told
+from zerokl.errors import EngineError
+from zerokl.suites import register_cuda_ci
+
+register_cuda_ci(est_time=120, stage="extra-b", runner_config="1-gpu-small")
+
+pytestmark = [pytest.mark.device, pytest.mark.timeout(300)]
 
 
-@pytest.mark.device
-def test_two_gpus_give_the_bits_of_one() -> None:
-    assert bits_of(tp=2, leaves=2) == bits_of(tp=1, leaves=2)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_two_gpus_give_the_bits_of_one(folder: Path, name: str) -> None:
+    need(2)
+    assert bits_of(folder, name, tp=2, leaves=2) == bits_of(folder, name, tp=1, leaves=2)
+
+
+def test_two_gpus_share_eight_leaves_with_and_without_graphs(folder: Path) -> None:
+    need(2)
+    alone = bits_of(folder, "even", tp=1, leaves=8)
+    assert bits_of(folder, "even", tp=2, leaves=8, log_level="debug") == alone
+    assert bits_of(folder, "even", tp=2, leaves=8, disable_cuda_graph=True, disable_prefill_cuda_graph=True) == alone
+
+
+def test_a_rank_that_is_killed_ends_the_group_with_one_error(folder: Path) -> None:
+    need(2)
+    with ranks_of(folder, "even", 2, 2) as llm:
+        told(llm)
+        [victim] = llm._parts.engine.runner.ranks.process_ids
+        threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
+        began = time.monotonic()
+        error: BaseException | None = None
+        while error is None and time.monotonic() - began < 60:
+            try:
+                told(llm)
+            except EngineError as found:
+                error = found
+        assert "rank 1 of 2 was ended by signal 9" in f"{error} {error.__cause__ if error else ''}"
+        assert time.monotonic() - began < 20
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, 0)
+
+
+def test_a_rank_whose_partial_sums_travel_in_bf16_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted defect: rank 0 rounds its part before the exchange."""
+    need(2)
+    expected = bits_of(folder, "even", tp=1, leaves=2)
+    from zerokl.parallel.peers import PeerGroup
+
+    fold = PeerGroup.fold
+
+    def rounded(self, shape, *more):  # type: ignore[no-untyped-def]
+        part = self.place(shape)
+        part.copy_(part.bfloat16())
+        return fold(self, shape, *more)
+
+    monkeypatch.setattr(PeerGroup, "fold", rounded)
+    assert bits_of(folder, "even", tp=2, leaves=2) != expected

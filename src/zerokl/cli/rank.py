@@ -13,10 +13,10 @@ log = logging.getLogger(__name__)
 
 
 def main(places: str) -> int:
-    group, channel = joined(places)
+    group, channel, port = joined(places)
     set_up_logs(f"rank {group.rank}", "info")
     try:
-        return serve_rank(group, channel)
+        return serve_rank(group, channel, port)
     except Exception:
         log.exception("this rank ends")
         return 1

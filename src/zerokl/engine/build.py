@@ -24,11 +24,11 @@ from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError
 from zerokl.ops import AnyMatrix
-from zerokl.parallel import Ranks, launch
+from zerokl.parallel import Ranks, group_of, launch, meeting_store
 from zerokl.quant import numbers_of
 from zerokl.runner.rank import LeadingRunner, threads_of_rank
-from zerokl.runner.sizes import figures
-from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start, tokens_per_step
+from zerokl.runner.sizes import figures, tokens_per_step
+from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
 from zerokl.wire.messages import PROTOCOL, Hello, Sampling
@@ -59,16 +59,17 @@ def build(config: Config, run_folder: str | Path | None = None) -> Built:
     check_supported(config)
     if config.tp == 1:
         return build_with(config, run_folder, None)
-    ranks = launch(config.tp, RANK_MODULE)
+    store = meeting_store(config.device, config.tp)
+    ranks = launch(config.tp, RANK_MODULE, store.port if store else 0)
     try:
-        return build_with(config, run_folder, ranks)
+        return build_with(config, run_folder, ranks, store)
     except BaseException:
         ranks.close()
         raise
 
 
-def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | None) -> Built:
-    """`build`, the other ranks being on their way."""
+def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | None, store: Any = None) -> Built:
+    """`build`, the other ranks being on their way; `store` is where those on GPUs meet."""
     began = time.monotonic()
     if config.threads is not None or ranks:
         _native.set_threads(threads_of_rank(config))
@@ -77,7 +78,7 @@ def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | Non
         ranks.setup(dataclasses.asdict(dataclasses.replace(config, model=str(path))))
     checkpoint = checkpoints.open(path, load_format=config.load_format, shapes_of=models.tensor_shapes)
     tokenizer = Tokenizer.load(run_folder) if run_folder else Tokenizer(tokenizer_files(config, checkpoint))
-    team = models.Team(num_leaves(config), ranks.group if ranks else None)
+    team = models.Team(num_leaves(config), group_of(config.device, ranks.group, store) if ranks else None)
     model = models.load(checkpoint, config, team)
     started = start(model, config, ranks)
     runner, pools = started.runner, started.pools

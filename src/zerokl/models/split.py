@@ -21,7 +21,7 @@ import numpy as np
 
 from zerokl.errors import ConfigError, UnsupportedModel
 from zerokl.models.shapes import term_size
-from zerokl.ops.shards import STEP, Group, cut, vocabulary_bounds
+from zerokl.ops.shards import STEP, cut, vocabulary_bounds
 
 VOCABULARY = "V"
 
@@ -34,20 +34,24 @@ class Team:
     """In how many leaves sums are cut, and which of how many ranks this is."""
 
     leaves: int = 1
-    group: Group | None = None
-    """None: there is one rank."""
+    group: Any = None
+    """An `ops.Group`, on GPUs a `parallel.peers.PeerGroup`; None: there is one rank."""
 
     @property
     def rank(self) -> int:
-        return 0 if self.group is None else self.group.rank
+        return 0 if self.group is None else int(self.group.rank)
 
     @property
     def size(self) -> int:
-        return 1 if self.group is None else self.group.size
+        return 1 if self.group is None else int(self.group.size)
 
     @property
     def is_plain(self) -> bool:
         return self.leaves == self.size == 1
+
+    def device(self, kind: str) -> str:
+        """Where this rank's part is, on devices of that kind: each rank on GPUs has its own."""
+        return str(getattr(self.group, "gpu", kind))
 
 
 ALONE = Team()

@@ -84,7 +84,7 @@ class Place:
 
     leaves: tuple[int, ...] = ()
     """Where the leaves of the cut axis end, in its rank's part."""
-    wrap: Callable[[ops.Matrix], ops.AnyMatrix] | None = None
+    wrap: Callable[[Any], ops.AnyMatrix] | None = None
     """Makes a shard of a packed part, where ranks meet over it."""
     sums: bool = False
     """The cut axis is what the matrix sums over."""
@@ -92,7 +92,7 @@ class Place:
     def pack(self, whole: np.ndarray) -> ops.AnyMatrix:
         """Packed for `ops.linear`; the rank's part becomes a shard."""
         packed = ops.pack(whole, self.dtype, self.device, self.leaves if self.sums else ())
-        return packed if self.wrap is None or isinstance(packed, ops.DeviceMatrix) else self.wrap(packed)
+        return packed if self.wrap is None else self.wrap(packed)
 
     @property
     def keeps_packed(self) -> bool:

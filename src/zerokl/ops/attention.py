@@ -58,7 +58,8 @@ def attention(
     if on_gpu(q):
         if window is not None or softcap is not None or sinks is not None or bias is not None:
             raise ShapeError("windows, soft caps, sinks and biases are not there on the GPU yet")
-        return gpu().attention(q, kv, score_factors(scale, None)[0])  # type: ignore[no-any-return]
+        attend = gpu().attention if kv.sharing is None else gpu().of_some_heads
+        return attend(q, kv, score_factors(scale, None)[0])  # type: ignore[no-any-return]
     check_kv(kv)
     rows, heads, size = q.shape if q.ndim == 3 else (0, 0, 0)
     check_array("q", q, np.float32, (kv.ragged.positions.shape[0], heads, kv.k.shape[2]))

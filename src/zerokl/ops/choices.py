@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from zerokl.errors import EngineError
@@ -47,12 +49,25 @@ class Persistent(NamedTuple):
     stages: int
 
 
+class LeafTiles(NamedTuple):
+    """The same for a sum in leaves, one after the other in a program's registers."""
+
+    rows: int
+    columns: int
+    depth: int
+    band: int
+    warps: int
+    stages: int
+
+
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
 LIBRARY = "library"
+REFERENCE_LEAVES = "reference leaves"
+"""The reference schedule for each leaf, and plain additions."""
 
-Way = Schedule | Persistent | str
+Way = Schedule | Persistent | LeafTiles | str
 
 
 class Shape(NamedTuple):
@@ -66,6 +81,8 @@ class Shape(NamedTuple):
     added: bool = False
     wide: bool = False
     """The result stays float32."""
+    ends: tuple[int, ...] = ()
+    """Of a sum that ranks could share: where the leaves end that are summed here."""
 
 
 @dataclass(slots=True)
@@ -81,7 +98,7 @@ class Choices:
         way = self.admitted.get(shape)
         if way is None:
             self.seen.add(shape)
-            return fallback(shape)
+            return leaf_fallback(shape) if len(shape.ends) > 1 else fallback(shape)
         return way
 
 
@@ -123,11 +140,28 @@ def settle(
 
 def candidates(shape: Shape) -> list[Way]:
     """Ways to try, the best first; the reference schedule itself is the last resort."""
+    if len(shape.ends) > 1:
+        return leaf_candidates(shape)
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
     library = [LIBRARY] if shape.rows > first and not shape.biased else []
     fits = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
     persistent = [TILES] if fits and shape.rows >= PERSISTENT_FROM else []
     return [*persistent, *library, fallback(shape), REFERENCE]
+
+
+def leaf_candidates(shape: Shape) -> list[Way]:
+    """The same for a sum in leaves: side by side for few rows, in turn for many."""
+    lengths = [stop - start for start, stop in pairwise((0, *shape.ends))]
+    fits = not shape.biased and shape.columns % LEAF_TILES.columns == 0
+    fits = fits and all(length % LEAF_TILES.depth == 0 for length in lengths)
+    tiles = [LEAF_TILES] if fits and shape.rows >= LEAF_TILES_FROM else []
+    return [*tiles, leaf_fallback(shape), REFERENCE_LEAVES]
+
+
+def leaf_fallback(shape: Shape) -> Schedule:
+    """For leaves side by side: as for one of them alone."""
+    depth = gcd(*(stop - start for start, stop in pairwise((0, *shape.ends))))
+    return fallback(shape._replace(depth=depth, ends=()))
 
 
 def fallback(shape: Shape) -> Schedule:
@@ -160,3 +194,5 @@ TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
 GATED = Schedule(16, 64, 64, True, 2, 6)
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
+LEAF_TILES = LeafTiles(128, 128, 64, 16, 8, 3)
+LEAF_TILES_FROM = 512

@@ -22,7 +22,8 @@ def embedding(weight: AnyMatrix, ids: I32) -> F32:
     Oracle      ops/reference.py: embedding
     """
     if isinstance(weight, VocabularyShard):
-        check_array("ids", ids, np.int32, (ids.size,))
+        if not on_gpu(ids):
+            check_array("ids", ids, np.int32, (ids.size,))
         return weight.embedding(ids)
     if on_gpu(ids):
         return gpu().embedding(weight, ids)  # type: ignore[no-any-return]

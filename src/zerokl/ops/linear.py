@@ -36,7 +36,9 @@ def linear(
     Oracle      ops/reference.py: linear
     GPU         x is bf16, a residual f32: its own memory takes the sum, unrounded
     """
-    if isinstance(weight, InputShard | VocabularyShard):
+    if isinstance(weight, InputShard):
+        return weight.linear(x, bias, residual, wide)
+    if isinstance(weight, VocabularyShard):
         return weight.linear(x, bias, residual)
     if on_gpu(x):
         return gpu().linear(x, weight, bias, residual, wide)  # type: ignore[no-any-return]

@@ -24,6 +24,8 @@ class DeviceMatrix:
 
     values: Any
     """A torch tensor, [N, K] bfloat16, contiguous."""
+    ends: tuple[int, ...] = ()
+    """Where leaves of K end, if ranks could share the sum."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -62,9 +64,9 @@ def pack(weight: NDArray[Any], dtype: str, device: str = "cpu", leaves: Sequence
     if ends[-1] != weight.shape[1] or any(end <= start for start, end in pairwise(ends)):
         raise ShapeError(f"leaves that end at {ends} don't cut {weight.shape[1]} columns")
     if device != "cpu":
-        if len(ends) > 1:
-            raise UnsupportedDtype("sums in leaves are not there on the GPU yet")
-        return DeviceMatrix(gpu().pack(weight, dtype, device))
+        if len(ends) > gpu().MAX_LEAVES:
+            raise UnsupportedDtype(f"a GPU sums {gpu().MAX_LEAVES} leaves at most, not {len(ends)}")
+        return DeviceMatrix(gpu().pack(weight, dtype, device), tuple(leaves))
     bits = weight.view(np.uint16) if stored == "float16" else weight
     return _native.pack(np.ascontiguousarray(bits), stored, dtype, ends)
 

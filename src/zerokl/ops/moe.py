@@ -93,4 +93,5 @@ def experts(
         return out
     if not shard.is_empty:
         _native.experts(x, first, second, chosen, weights, None, out)
-    return shard.group.fold(None if shard.is_empty else out, (len(x), width), shard.count, None, residual)
+    part = None if shard.is_empty else out
+    return shard.group.fold(part, (len(x), width), shard.count, None, residual)  # type: ignore[no-any-return]

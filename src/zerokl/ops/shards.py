@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from zerokl.errors import EngineError, ShapeError
 from zerokl.ops import cpu
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, I32, check_array
 from zerokl.ops.matrix import DeviceMatrix, Matrix, host
 from zerokl.ops.score import BLOCK
@@ -57,8 +58,9 @@ class Group(Protocol):
 class InputShard:
     """Some of the columns of a weight [N, K]: a part of each output's sum."""
 
-    matrix: Matrix
-    group: Group
+    matrix: Matrix | DeviceMatrix
+    group: Any
+    """A `Group`; on GPUs a `parallel.peers.PeerGroup`."""
     count: int
     """How many ranks have columns at all: the first ones."""
 
@@ -76,22 +78,25 @@ class InputShard:
 
     @property
     def is_empty(self) -> bool:
-        return self.group.rank >= self.count
+        return bool(self.group.rank >= self.count)
 
-    def linear(self, x: F32, bias: F32 | None, residual: F32 | None) -> F32:
+    def linear(self, x: F32, bias: F32 | None, residual: F32 | None, wide: bool = False) -> F32:
+        if on_gpu(x):
+            return gpu().summed(x, self, bias, residual, wide)  # type: ignore[no-any-return]
         outputs, depth = self.matrix.shape
         shape = (len(x), outputs)
         check_array("x", x, np.float32, (len(x) if x.ndim == 2 else 0, depth))
-        part = None if self.is_empty else cpu.linear(x, self.matrix, None, None)
-        return self.group.fold(part, shape, self.count, bias, residual)
+        part = None if self.is_empty else cpu.linear(x, host(self.matrix), None, None)
+        return self.group.fold(part, shape, self.count, bias, residual)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VocabularyShard:
     """Some of the rows of a weight [N, K]: whole blocks of 1,024 ids."""
 
-    matrix: Matrix
-    group: Group
+    matrix: Matrix | DeviceMatrix
+    group: Any
+    """As an `InputShard`'s."""
     bounds: tuple[int, ...]
     """[ranks + 1]: rank r has the ids bounds[r] .. bounds[r + 1] - 1."""
 
@@ -111,11 +116,13 @@ class VocabularyShard:
 
     def embedding(self, ids: I32) -> F32:
         """[T, K]: each row comes from the rank that has it, and nothing is added."""
+        if on_gpu(ids):
+            return gpu().rows_of_ranks(self, ids)  # type: ignore[no-any-return]
         if ids.size and not (ids.min() >= 0 and ids.max() < self.bounds[-1]):
             raise EngineError(f"id {ids.max() if ids.min() >= 0 else ids.min()} is not one of {self.bounds[-1]}")
         owners = np.searchsorted(np.array(self.bounds[1:]), ids, side="right")
         width, rank = self.matrix.shape[1], self.group.rank
-        own = cpu.embedding(self.matrix, (ids[owners == rank] - np.int32(self.bounds[rank])).astype(np.int32))
+        own = cpu.embedding(host(self.matrix), (ids[owners == rank] - np.int32(self.bounds[rank])).astype(np.int32))
         counts = np.bincount(owners, minlength=self.group.size).tolist()
         parts = self.group.gather(own, [(count, width) for count in counts])
         rows = np.empty((len(ids), width), np.float32)
@@ -124,11 +131,13 @@ class VocabularyShard:
         return rows
 
     def linear(self, x: F32, bias: F32 | None, residual: F32 | None) -> F32:
-        """[T, N]: the ranks' outputs side by side."""
+        """[T, N]: the ranks' outputs side by side; on GPUs that is rank 0's alone to have, who draws and scores."""
         if bias is not None or residual is not None:
             raise ShapeError("the output of a vocabulary's shards takes neither bias nor residual")
+        if on_gpu(x):
+            return gpu().logits_of_ranks(x, self)  # type: ignore[no-any-return]
         check_array("x", x, np.float32, (len(x) if x.ndim == 2 else 0, self.matrix.shape[1]))
-        own = cpu.linear(x, self.matrix, None, None)
+        own = cpu.linear(x, host(self.matrix), None, None)
         parts = self.group.gather(own, [(len(x), last - first) for first, last in pairwise(self.bounds)])
         return np.concatenate(parts, axis=1)
 
@@ -144,4 +153,4 @@ AnyMatrix = Matrix | DeviceMatrix | InputShard | VocabularyShard
 
 def own_part(weight: AnyMatrix) -> Matrix:
     """What this rank has of a weight on the CPU."""
-    return weight.matrix if isinstance(weight, InputShard) else host(weight)
+    return host(weight.matrix if isinstance(weight, InputShard) else weight)

@@ -117,14 +117,14 @@ def ended_by_itself(process: subprocess.Popen[bytes]) -> int | None:
     return None if status in (None, 0, PEER_GONE) else status
 
 
-def launch(size: int, module: str) -> Ranks:
-    """`size - 1` processes of the module, and this one as rank 0."""
+def launch(size: int, module: str, port: int = 0) -> Ranks:
+    """`size - 1` processes of the module, and this one as rank 0. `port`: where ranks on GPUs meet first."""
     descriptor = shared_file(size)
     ends, processes, channels = all_pairs(size), [], []
     for rank in range(1, size):
         own, theirs = socket.socketpair()
         peers = {peer: end.fileno() for peer, end in ends[rank].items()}
-        places = {"rank": rank, "memory": descriptor, "channel": theirs.fileno(), "peers": peers}
+        places = {"rank": rank, "memory": descriptor, "channel": theirs.fileno(), "peers": peers, "port": port}
         inherited = (descriptor, theirs.fileno(), *peers.values())
         processes.append(
             subprocess.Popen(
@@ -139,11 +139,11 @@ def launch(size: int, module: str) -> Ranks:
     return Ranks(group, processes, channels)
 
 
-def joined(places: str) -> tuple[SharedGroup, Channel]:
-    """A rank's side of `launch`, from its argument."""
+def joined(places: str) -> tuple[SharedGroup, Channel, int]:
+    """A rank's side of `launch`, from its argument: its group, its channel, and the port."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is rank 0's to answer
     given = json.loads(places)
     peers = {int(peer): socket.socket(fileno=end) for peer, end in given["peers"].items()}
     group = SharedGroup(given["rank"], given["memory"], peers)
     os.close(given["memory"])
-    return group, Channel(socket.socket(fileno=given["channel"]))
+    return group, Channel(socket.socket(fileno=given["channel"])), given["port"]

@@ -14,10 +14,10 @@ step's tokens are waited for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import torch
@@ -104,16 +104,22 @@ class CudaRunner:
         """
         forbid_split_k()
         self.model, self.num_pages, self.page_size, self.options = model, num_pages, PAGE_SIZE, options
-        self.dtype = next(iter(model.weights.matrices())).values.dtype  # type: ignore[union-attr]
+        first: Any = next(iter(model.weights.matrices()))
+        self.dtype = getattr(first, "matrix", first).values.dtype
+        self.group = model.team.group
+        """The other GPUs, or None."""
         self.stream = torch.cuda.Stream()
         if model.declares_memory:
             raise UnsupportedModel(f"{model.architecture}: the GPU runs plain full attention only, so far")
+        sharing = getattr(model.config, "sharing", None)
         num_heads = model.config.axes["H"]
+        if num_heads < 1:
+            raise UnsupportedModel(f"{model.architecture}: a rank without heads isn't there on the GPU")
         self.capacity = Capacity(
             max_tokens=options.max_tokens,
             max_segments=options.max_segments,
             table_width=-(-model.context_length // PAGE_SIZE),
-            group=num_heads // model.num_kv_heads,
+            group=sharing[0] if sharing else num_heads // model.num_kv_heads,
             chunk=CHUNK,
             tile_rows=LONG.rows,
         )
@@ -122,7 +128,7 @@ class CudaRunner:
         with torch.cuda.stream(self.stream):
             self._allocate(fill)
             self.verdicts = self._admit()
-        self.graphs = Graphs(self.stream)
+        self.graphs = Graphs(self.stream, is_shared=self.group is not None)
         self._capture()
 
     def submit(self, plan: StepPlan) -> PendingStep:
@@ -138,6 +144,22 @@ class CudaRunner:
             if len(wanted.rows):
                 self._answer(parts, wanted, pending)
             return pending
+
+    def follow(self, plan: StepPlan) -> None:
+        """Another rank's part of the same step; rank 0 draws."""
+        if not plan.segments:
+            return
+        with torch.cuda.stream(self.stream):
+            parts, packed = self._run_model(plan.segments)
+            wanted = wanted_rows(plan.segments, packed.row_starts)
+            self.places.clear()
+            self.places.update((plan.segments[i].request_id, place) for place, i in enumerate(wanted.drawing))
+            for table, rows in self._tables(wanted):
+                self._head(parts, table, rows)
+
+    def memory_in_use(self) -> int:
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free)
 
     # ---- the model
 
@@ -161,18 +183,29 @@ class CudaRunner:
             segments=layout.segments,
         )
         ragged = ops.Ragged(views["positions"], views["slots"], None, views["page_table"], PAGE_SIZE, work)  # type: ignore[arg-type]
-        layers = [ops.LayerKV(k, v, ragged) for k, v in zip(self.keys, self.values, strict=True)]
+        sharing = getattr(self.model.config, "sharing", None)
+        layers = [ops.LayerKV(k, v, ragged, sharing=sharing) for k, v in zip(self.keys, self.values, strict=True)]
+        if self.group is not None:
+            self.group.begin()
         return self.model.rows(resolve(views["tokens"], self.drawn), ragged, layers)
 
     # ---- logits, draws, logprobs
 
-    def _answer(self, parts: Outputs, wanted: Wanted, pending: PendingStep) -> None:
-        num_draws, total = len(wanted.draws), len(wanted.rows)
+    def _tables(self, wanted: Wanted) -> Iterator[tuple[Any, int]]:
+        """Slices of the step's rows: (what the device needs to know of them, padded to a bucket; how many count)."""
+        total = len(wanted.rows)
         padded = total // MAX_ROWS * MAX_ROWS + (bucket_of(total % MAX_ROWS, ROW_BUCKETS) if total % MAX_ROWS else 0)
+        if not total:
+            return
         table = torch.from_numpy(head_rows(wanted, padded)).pin_memory()
         for first in range(0, total, MAX_ROWS):
-            last = min(first + MAX_ROWS, total)
-            logits, drawn = self._head(parts, table[first : min(first + MAX_ROWS, padded)], last - first)
+            yield table[first : min(first + MAX_ROWS, padded)], min(first + MAX_ROWS, total) - first
+
+    def _answer(self, parts: Outputs, wanted: Wanted, pending: PendingStep) -> None:
+        num_draws, first = len(wanted.draws), 0
+        for table, rows in self._tables(wanted):
+            logits, drawn = self._head(parts, table, rows)
+            last = first + rows
             stop = max(first, min(last, num_draws))
             if first < stop:
                 self._place_draws(logits, drawn, wanted.draws[first:stop], first)
@@ -180,6 +213,7 @@ class CudaRunner:
                 given = self.head_table[stop - first : last - first, 1]
                 targets = torch.cat((self.drawn[first:stop], given)) if first < stop else given
                 pending.columns += score_runs(wanted, first, last, logits, targets)
+            first = last
         pending.wanted = wanted
         pending.drawn = to_host(self.drawn[:num_draws]) if num_draws else None
         pending.done = torch.cuda.Event()
@@ -196,7 +230,11 @@ class CudaRunner:
         return logits[:count], drawn[:count]
 
     def _head_of(self, bucket: int) -> Outputs:
+        if self.group is not None:
+            self.group.begin()
         logits = self.model.logits_of(*(part[:bucket] for part in self.head_parts))
+        if self.group is not None and self.group.rank:
+            return logits, logits  # rank 0 draws
         rows = self.head_table[:bucket]
         return logits, sample.sample(logits, rows[:, 2].view(torch.float32), rows[:, 3:])
 
@@ -231,9 +269,22 @@ class CudaRunner:
         scratch = [torch.empty(shape, dtype=torch.float32, device=self.device) for shape in shapes]
         self.parts = (*scratch, torch.zeros(parts[:2], dtype=torch.int32, device=self.device))
         self.head_table = torch.zeros((MAX_ROWS, HEAD_COLUMNS), dtype=torch.int32, device=self.device)
-        self.drawn = torch.zeros(self.capacity.max_segments + MAX_ROWS, dtype=torch.int32, device=self.device)
+        num_ids = self.capacity.max_segments + MAX_ROWS
+        if self.group is None:
+            self.drawn = torch.zeros(num_ids, dtype=torch.int32, device=self.device)
+        else:
+            self.group.allocate(self._largest_part(), num_ids)
+            self.drawn = self.group.ids
         self.places: dict[RequestId, int] = {}
         """Where `drawn` has the token of each request that the last step drew for."""
+
+    def _largest_part(self) -> int:
+        """Numbers that ranks exchange at once, the same on all: rows of the residual stream, or logits."""
+        matrices = list(self.model.weights.matrices())
+        bounds = (pairwise(m.bounds) for m in matrices if isinstance(m, ops.VocabularyShard))
+        widest = max((last - first for one in bounds for first, last in one), default=1)
+        hidden = max((m.shape[0] for m in matrices if isinstance(m, ops.InputShard)), default=1)
+        return max(self.buckets[-1] * max(hidden, self.model.config.axes["E"]), MAX_ROWS * widest)
 
     def _next_buffer(self) -> Any:
         """A host buffer that no copy is reading."""
@@ -259,8 +310,9 @@ class CudaRunner:
         ]
         self._head_of(1)
         kinds = {shape._replace(rows=0) for shape in CHOICES.seen}
-        body = admit(CHOICES, (kind for kind in kinds if not kind.wide), self.buckets, self.device, self.dtype)
-        return body + admit(CHOICES, (kind for kind in kinds if kind.wide), ROW_BUCKETS, self.device, self.dtype)
+        heads = {kind for kind in kinds if kind.wide and not kind.ends}
+        body = admit(CHOICES, kinds - heads, self.buckets, self.device, self.dtype)
+        return body + admit(CHOICES, heads, ROW_BUCKETS, self.device, self.dtype)
 
     def _rehearse(self, tokens: int, is_short: bool) -> Layout | None:
         """Put a made-up step of the bucket into the input buffer; None if no step can be so large."""

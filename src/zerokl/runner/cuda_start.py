@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from zerokl.config import Config
+from zerokl.config import Config, num_leaves
 from zerokl.errors import ConfigError
 from zerokl.models import Model
+from zerokl.ops.triton import MAX_LEAVES
 from zerokl.ops.work import CHUNK
 from zerokl.runner.buckets import MAX_TOKENS, PAGE_SIZE, TOKEN_BUCKETS
 from zerokl.runner.cuda import CudaRunner, Options
@@ -26,11 +27,10 @@ DEFAULT_SHARE = 0.85
 """Of the device's memory, for weights and pool; activations, scratch memory and graphs live in the rest."""
 
 
-def start(model: Model, config: Config, tokens_per_step: int) -> CudaRunner:
+def start(model: Model, config: Config, tokens_per_step: int, num_pages: int) -> CudaRunner:
     """A runner with its pool and graphs. Raises ConfigError, EngineError, UnsupportedModel."""
     options = options_of(config, tokens_per_step)
     known_answer_digest()
-    num_pages = pages_that_fit(model, config)
     began = time.monotonic()
     try:
         runner = CudaRunner(model, num_pages, options)
@@ -57,6 +57,10 @@ def check(config: Config) -> None:
     """Raise ConfigError for what this GPU can't do, before anything is loaded."""
     if not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch finds no GPU here")
+    if config.tp > torch.cuda.device_count():
+        raise ConfigError(f"--tp {config.tp}: torch finds {torch.cuda.device_count()} GPUs here")
+    if num_leaves(config) > MAX_LEAVES * config.tp:
+        raise ConfigError(f"--tp-leaves {num_leaves(config)}: a GPU sums up to {MAX_LEAVES} leaves")
     capability = torch.cuda.get_device_capability()
     if capability != (9, 0):
         raise ConfigError(

@@ -33,6 +33,8 @@ class Graphs:
     bytes: int = 0
     missed: list[Hashable] = field(default_factory=list)
     """Buckets for which no memory was left: they run eagerly."""
+    is_shared: bool = False
+    """Ranks capture the same graphs, or none: memory that is missing is then an error."""
 
     def capture(self, key: Hashable, run: Callable[[], Outputs], prepare: Callable[[], None] | None = None) -> bool:
         """Capture what `run` launches; False if memory doesn't allow it. Raises EngineError if its bits differ.
@@ -58,6 +60,8 @@ class Graphs:
                 graph.replay()
                 self.stream.synchronize()
         except torch.cuda.OutOfMemoryError:
+            if self.is_shared:
+                raise
             self.missed.append(key)
             return False
         if not all(same_bits(found, wanted) for found, wanted in zip(outputs, expected, strict=True)):

@@ -6,8 +6,12 @@ others    plan ─▶ their part of the same step, then the next plan
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -16,40 +20,65 @@ from zerokl import _native, checkpoints, models
 from zerokl.config import Config, num_leaves
 from zerokl.errors import EngineError, ZeroklError
 from zerokl.models import Team
-from zerokl.parallel import Ranks, SharedGroup
-from zerokl.parallel.channel import Channel, digest
+from zerokl.parallel import Ranks, SharedGroup, group_of
+from zerokl.parallel.channel import Channel, Message, digest
 from zerokl.parallel.launch import PEER_GONE
 from zerokl.parallel.shared import PeerGone
-from zerokl.runner.cpu import CpuRunner, Done
+from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.memory import resident_memory
-from zerokl.runner.sizes import pool_bytes
-from zerokl.types import Pools, StepPlan
+from zerokl.runner.sizes import pool_bytes, tokens_per_step
+from zerokl.types import Pending, Pools, StepPlan, StepResult, StepRunner
 
 
 class LeadingRunner:
     """Rank 0's: a `types.StepRunner` over all ranks."""
 
-    lag = 0
-
-    def __init__(self, own: CpuRunner, ranks: Ranks, compare_plans: bool) -> None:
-        """`compare_plans`: at every step all ranks compare digests of their plans."""
-        self.own = own
+    def __init__(self, own: StepRunner, ranks: Ranks, compare_plans: bool, group: Any = None) -> None:
+        """`compare_plans`: at every step all ranks compare digests of their plans. `group`: of GPUs."""
+        self.own, self.lag = own, own.lag
         self.ranks = ranks
         self._compare = compare_plans
+        self._group = group
 
-    def submit(self, plan: StepPlan) -> Done:
+    def submit(self, plan: StepPlan) -> Pending:
         """Raises EngineError, also if a rank is gone: then the others are ended, and nothing can be run any more."""
         self.ranks.plan(plan)
         try:
             if self._compare:
                 compare(self.ranks.group, plan)
-            return self.own.submit(plan)
+            pending = self.own.submit(plan)
         except PeerGone as error:
             raise self.ranks.failure() from error
+        return pending if self._group is None else SharedStep(pending, self)
+
+    def check(self) -> None:
+        """Raises EngineError if a rank is gone: what GPUs computed since is nothing."""
+        if self._group.is_broken:
+            raise self.ranks.failure()
 
     def close(self) -> None:
         """Ends the other ranks."""
         self.ranks.close()
+        if self._group is not None:
+            self._group.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStep:
+    """A step on several GPUs."""
+
+    pending: Pending
+    runner: LeadingRunner
+
+    def result(self) -> StepResult:
+        """Raises EngineError, and then for a rank that is gone if one is."""
+        try:
+            found = self.pending.result()
+        except EngineError:
+            self.runner.check()
+            raise
+        self.runner.check()
+        return found
 
 
 def compare(group: SharedGroup, plan: StepPlan) -> None:
@@ -58,7 +87,7 @@ def compare(group: SharedGroup, plan: StepPlan) -> None:
         raise EngineError(f"ranks have different plans for step {plan.step}")
 
 
-def serve_rank(group: SharedGroup, channel: Channel) -> int:
+def serve_rank(group: SharedGroup, channel: Channel, port: int) -> int:
     """A rank's life: load, say so, follow plans until rank 0 is gone. Its exit status.
 
     Raises EngineError and what else a step may raise: then this rank is to end, and so the whole group does.
@@ -68,8 +97,9 @@ def serve_rank(group: SharedGroup, channel: Channel) -> int:
     if setup is None:
         return 0
     config = msgspec.convert(setup, Config)
+    source: Channel | Mailbox = channel if config.device == "cpu" else Mailbox(channel)
     try:
-        runner = rank_runner(config, group, channel)
+        runner = rank_runner(config, group, source, port)
     except ZeroklError as error:
         channel.answer(error=str(error))
         return 1
@@ -77,7 +107,7 @@ def serve_rank(group: SharedGroup, channel: Channel) -> int:
         return 0
     channel.answer(**facts_of(runner, began))
     try:
-        while (plan := channel.receive().plan) is not None:
+        while (plan := source.receive().plan) is not None:
             if compares_plans(config):
                 compare(group, plan)
             runner.follow(plan)
@@ -86,15 +116,40 @@ def serve_rank(group: SharedGroup, channel: Channel) -> int:
     return 0
 
 
-def rank_runner(config: Config, group: SharedGroup, channel: Channel) -> CpuRunner | None:
+class Mailbox:
+    """What rank 0 says, read by a thread: a rank on a GPU that waits for a peer sees only so that rank 0 is gone.
+
+    Then it ends at once, whatever its GPU is doing: nothing of it is worth keeping.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+
+        def read() -> None:
+            while (message := channel.receive()) != Message():
+                self._messages.put(message)
+            os._exit(PEER_GONE)
+
+        threading.Thread(target=read, name="plans", daemon=True).start()
+
+    def receive(self) -> Message:
+        return self._messages.get()
+
+
+def rank_runner(config: Config, group: SharedGroup, channel: Channel | Mailbox, port: int) -> Any:
     """This rank's part of the model, and pools of the sizes that rank 0 found; None if rank 0 is gone."""
     _native.set_threads(threads_of_rank(config))
     checkpoint = checkpoints.open(config.model, load_format=config.load_format, shapes_of=models.tensor_shapes)
-    model = models.load(checkpoint, config, Team(num_leaves(config), group))
+    own = group_of(config.device, group, port)
+    model = models.load(checkpoint, config, Team(num_leaves(config), own))
     given = channel.receive().setup
     if given is None:
         return None
     pools = msgspec.convert(given, Pools)
+    if config.device == "cuda":
+        from zerokl.runner import cuda_start
+
+        return cuda_start.start(model, config, tokens_per_step(config), pools.num_pages)
     return CpuRunner(
         model,
         pools.num_pages,
@@ -114,13 +169,16 @@ def compares_plans(config: Config) -> bool:
     return config.log_level == "debug"
 
 
-def facts_of(runner: CpuRunner, began: float) -> Mapping[str, Any]:
+def facts_of(runner: Any, began: float) -> Mapping[str, Any]:
     """What a rank takes: for /server_info."""
-    model = runner.model
-    pools = Pools(runner.num_pages, runner.page_size, runner.window_pools, runner.state_pool)
-    return {
+    facts = {
         "start_s": round(time.monotonic() - began, 2),
-        "weight_bytes": model.weight_bytes,
-        "kv_bytes": pool_bytes(model.memory, pools),
+        "weight_bytes": runner.model.weight_bytes,
         "resident_bytes": resident_memory(),
     }
+    if isinstance(runner, CpuRunner):
+        pools = Pools(runner.num_pages, runner.page_size, runner.window_pools, runner.state_pool)
+        facts["kv_bytes"] = pool_bytes(runner.model.memory, pools)
+    else:
+        facts["gpu_bytes"] = runner.memory_in_use()
+    return facts

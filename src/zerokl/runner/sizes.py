@@ -182,3 +182,12 @@ def checkpoint_interval(memory: Sequence[LayerMemory], page_size: int) -> int:
     while bytes_per_checkpoint(memory) > CHECKPOINT_RATIO * keys * interval and 2 * interval <= LONGEST_INTERVAL:
         interval *= 2
     return interval
+
+
+TOKENS_PER_STEP = {"cpu": 512, "cuda": 8192}
+"""Token budget where the config names none."""
+
+
+def tokens_per_step(config: Config) -> int:
+    """The token budget of one step."""
+    return config.chunked_prefill_size or TOKENS_PER_STEP[config.device]

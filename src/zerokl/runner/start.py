@@ -9,7 +9,7 @@ from typing import Any
 
 from zerokl import _native
 from zerokl.config import Config, num_leaves
-from zerokl.errors import ConfigError
+from zerokl.errors import ConfigError, ZeroklError
 from zerokl.models import Model
 from zerokl.models.memory import CacheFormat
 from zerokl.models.split import check_sizes
@@ -18,11 +18,9 @@ from zerokl.parallel import Ranks
 from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.known_answers import known_answer_digest
 from zerokl.runner.rank import LeadingRunner, compares_plans
-from zerokl.runner.sizes import pool_bytes, pools_for
+from zerokl.runner.sizes import pool_bytes, pools_for, tokens_per_step
 from zerokl.types import Pools, StepRunner
 
-TOKENS_PER_STEP = {"cpu": 512, "cuda": 8192}
-"""Token budget where the config names none."""
 KEPT_FLOAT_BYTES = {"cpu": 4, "cuda": 2}
 """Of a key, a value or a convolution's input in the cache: float32, or bfloat16."""
 
@@ -52,7 +50,7 @@ def start(model: Model, config: Config, ranks: Ranks | None = None) -> Started:
 
     Raises ConfigError, UnsupportedModel, and EngineError for other than the known bits or a rank that ended.
     """
-    return start_on_gpu(model, config) if config.device == "cuda" else start_on_cpu(model, config, ranks)
+    return start_on_gpu(model, config, ranks) if config.device == "cuda" else start_on_cpu(model, config, ranks)
 
 
 def start_on_cpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
@@ -91,26 +89,37 @@ def kv_dtype(cache: CacheFormat) -> str:
     return f"{cache.dtype} {hashlib.sha256(repr(cache.scales).encode()).hexdigest()[:16]}"
 
 
-def start_on_gpu(model: Model, config: Config) -> Started:
+def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     from zerokl.ops.work import CHUNK as KEYS_PER_CHUNK
     from zerokl.runner import cuda_start
 
-    runner = cuda_start.start(model, config, tokens_per_step(config))
+    num_pages = cuda_start.pages_that_fit(model, config)
+    if ranks is not None:
+        ranks.setup(asdict(Pools(num_pages, config.page_size)))
+        ranks.watch(model.team.group.abort)
+    try:
+        runner = cuda_start.start(model, config, tokens_per_step(config), num_pages)
+    except (ZeroklError, RuntimeError):
+        if ranks is not None and model.team.group.is_broken:
+            ranks.ready()  # raises for the rank that is to blame
+        raise
+    facts = cuda_start.facts(runner)
+    if ranks is not None:
+        facts |= {"tp": config.tp, "exchange": model.team.group.way, "other_ranks": ranks.ready()}
     numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", "bfloat16", cuda_start.FAMILY)
     kv_bytes = runner.num_pages * cuda_start.bytes_per_page(model)
-    return Started(runner, Pools(runner.num_pages, runner.page_size), kv_bytes, numerics, cuda_start.facts(runner))
-
-
-def tokens_per_step(config: Config) -> int:
-    """The token budget of one step."""
-    return config.chunked_prefill_size or TOKENS_PER_STEP[config.device]
+    return Started(
+        runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config), model.team.group),
+        Pools(runner.num_pages, runner.page_size),
+        kv_bytes,
+        numerics,
+        facts,
+    )
 
 
 def check_device(config: Config) -> None:
     """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
     check_sizes(config.tp, num_leaves(config))
-    if config.device == "cuda" and num_leaves(config) > 1:
-        raise ConfigError("--tp and --tp-leaves: --device cuda has one rank and one leaf, for now")
     if config.device == "cuda":
         if config.enable_hierarchical_cache:
             raise ConfigError("--enable-hierarchical-cache: --device cuda has no host tier yet")

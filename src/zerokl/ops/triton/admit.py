@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from zerokl.ops.choices import REFERENCE, Choices, Compare, Shape, Verdict, Way, settle
+from zerokl.ops.choices import REFERENCE, REFERENCE_LEAVES, Choices, Compare, Shape, Verdict, Way, settle
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.ways import compute
 
@@ -43,7 +43,7 @@ def admit(
 
     def comparing(kind: Shape, most: int) -> Compare:
         given = inputs(kind, most, device, KINDS[0], dtype)
-        expected = outcome(REFERENCE, kind, given, most)
+        expected = outcome(REFERENCE_LEAVES if len(kind.ends) > 1 else REFERENCE, kind, given, most)
 
         def compare(way: Way, rows: int) -> tuple[int, int]:
             found = outcome(way, kind, given, rows)
@@ -65,7 +65,7 @@ def run(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:
     x = given.x[:rows]
     dtype = torch.float32 if kind.wide else x.dtype
     y = given.residual[:rows] if kind.added else empty(x, kind.columns, dtype)
-    return compute(way, x, given.w, y, given.bias, kind.added, kind.gated)
+    return compute(way, x, given.w, y, given.bias, kind.added, kind.gated, kind.ends)
 
 
 def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfloat16, seed: int = 0) -> Inputs:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from zerokl.errors import ShapeError
-from zerokl.ops.choices import Choices, Persistent, Schedule, Shape, Way
+from zerokl.ops.choices import REFERENCE, Choices, LeafTiles, Persistent, Schedule, Shape, Way
 from zerokl.ops.matrix import DeviceMatrix
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.gated import run_persistent
+from zerokl.ops.triton.leaves import reference, run_parts, run_tiles
 from zerokl.ops.triton.swiglu import swiglu
 
 CHOICES = Choices()
@@ -24,8 +25,8 @@ def linear(x: Any, weight: DeviceMatrix, bias: Any, residual: Any, wide: bool) -
         raise ShapeError(f"x must be [T, {depth}], not {list(x.shape)}")
     added = residual is not None
     y = residual if added else empty(x, columns, torch.float32 if wide else None)
-    shape = Shape(len(x), columns, depth, False, bias is not None, added, wide)
-    return compute(CHOICES.of(shape), x, weight.values, y, bias, added)
+    shape = Shape(len(x), columns, depth, False, bias is not None, added, wide, weight.ends)
+    return compute(CHOICES.of(shape), x, weight.values, y, bias, added, ends=weight.ends)
 
 
 def gated_linear(x: Any, weight: DeviceMatrix, bias: Any) -> Any:
@@ -35,8 +36,19 @@ def gated_linear(x: Any, weight: DeviceMatrix, bias: Any) -> Any:
     return compute(way, x, weight.values, empty(x, columns), bias, gated=True)
 
 
-def compute(way: Way, x: Any, w: Any, y: Any, bias: Any = None, added: bool = False, gated: bool = False) -> Any:
-    """Fill y, or add to it, by one way."""
+def compute(
+    way: Way,
+    x: Any,
+    w: Any,
+    y: Any,
+    bias: Any = None,
+    added: bool = False,
+    gated: bool = False,
+    ends: tuple[int, ...] = (),
+) -> Any:
+    """Fill y, or add to it, by one way; with several `ends`, by leaves."""
+    if len(ends) > 1:
+        return compute_leaves(way, x, w, y, ends, bias, added)
     if isinstance(way, Schedule):
         return run_chain(x, w, y, way, bias, added, gated)
     if isinstance(way, Persistent):
@@ -44,6 +56,14 @@ def compute(way: Way, x: Any, w: Any, y: Any, bias: Any = None, added: bool = Fa
     if gated:
         return swiglu(library(x, w, empty(x, len(w))))
     return library(x, w, y, added)
+
+
+def compute_leaves(way: Way, x: Any, w: Any, y: Any, ends: tuple[int, ...], bias: Any, added: bool) -> Any:
+    if isinstance(way, Schedule):
+        return run_parts(x, w, y, ends, way, bias, added)
+    if isinstance(way, LeafTiles):
+        return run_tiles(x, w, y, ends, way, added)
+    return reference(x, w, y, ends, REFERENCE, bias, added)
 
 
 def library(x: Any, w: Any, y: Any, added: bool = False) -> Any:

@@ -1,0 +1,42 @@
+"""Weights of which this GPU has a part: its own chains or rows, and the exchange with the other ranks.
+
+A part is computed straight into the memory that the others read; `exchange.py` has order and roundings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerokl.ops.choices import Shape
+from zerokl.ops.shards import InputShard, VocabularyShard
+from zerokl.ops.triton.chain import empty
+from zerokl.ops.triton.ways import CHOICES, compute
+
+
+def summed(x: Any, shard: InputShard, bias: Any, residual: Any, wide: bool) -> Any:
+    """`linear` of a weight whose columns the ranks share; a residual is added to in its place, and returned."""
+    columns, depth = shard.matrix.shape
+    group, shape = shard.group, (len(x), columns)
+    part = group.place(shape)
+    if not shard.is_empty:
+        ends = shard.matrix.ends or (depth,)  # type: ignore[union-attr]
+        way = CHOICES.of(Shape(len(x), columns, depth, wide=True, ends=ends))
+        compute(way, x, shard.matrix.values, part, ends=ends)  # type: ignore[union-attr]
+    added = residual is not None
+    y = residual if added else empty(x, columns, torch.float32 if wide else None)
+    return group.fold(shape, shard.count, bias, y, added)
+
+
+def logits_of_ranks(x: Any, shard: VocabularyShard) -> Any:
+    """[T, N] f32 on rank 0; the others get their own columns."""
+    columns, depth = shard.matrix.shape
+    part = shard.group.place((len(x), columns))
+    compute(CHOICES.of(Shape(len(x), columns, depth, wide=True)), x, shard.matrix.values, part)  # type: ignore[union-attr]
+    return shard.group.joined(len(x), shard.bounds)
+
+
+def rows_of_ranks(shard: VocabularyShard, ids: Any) -> Any:
+    """[T, K] f32 of ids [T]: each row from the rank that has it."""
+    return shard.group.rows(shard.matrix.values, ids, shard.bounds)  # type: ignore[union-attr]

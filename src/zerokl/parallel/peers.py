@@ -1,0 +1,179 @@
+"""Ranks on the GPUs of one machine: the group of `--device cuda --tp N`.
+
+    memory of a rank, which all can read    | half 0 of the slot | half 1 | ids that rank 0 drew | flags |
+    a round                                 write your half ─▶ `ops/triton/exchange.py`: meet, read all
+
+Halves take turns, as in `shared.py`: a rank writes to a half again two rounds later, and then every peer has come to
+the round in between, which it does after it has read. A graph of launches has fixed addresses, so each run begins with
+half 0, behind a meeting (`begin`).
+
+`peer`: the exchange is one kernel over NVLink, which reads what the others wrote. `gather`: where GPUs can't read each
+other's memory, NCCL's all-gather brings the parts and the same kernel adds them. Which of the two moves no bit.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed import _symmetric_memory as symmetric
+
+from zerokl.errors import ConfigError, EngineError
+from zerokl.ops.triton import exchange
+from zerokl.ops.triton.exchange import MAX_PROGRAMS, MAX_RANKS, Meeting
+
+ALIGNED = 32
+"""Numbers of four bytes that parts of the memory begin at multiples of."""
+
+
+def open_store(size: int) -> Any:
+    """Rank 0's side of the ranks' first meeting; its `port` is what the others need."""
+    return torch.distributed.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+
+
+class PeerGroup:
+    """The ranks of one model on GPUs. Every rank makes the same calls in the same order, on one stream."""
+
+    def __init__(self, rank: int, size: int, store: Any, way: str = "") -> None:
+        """`store`: rank 0's, or its port. Takes GPU number `rank`. Raises ConfigError."""
+        if size > MAX_RANKS:
+            raise ConfigError(f"--tp {size}: on GPUs up to {MAX_RANKS}")
+        if size > torch.cuda.device_count():
+            raise ConfigError(f"--tp {size}: torch finds {torch.cuda.device_count()} GPUs here")
+        self.rank, self.size = rank, size
+        self.gpu = self.device = f"cuda:{rank}"
+        torch.cuda.set_device(rank)
+        self._store = store
+        if isinstance(store, int):
+            self._store = torch.distributed.TCPStore("127.0.0.1", store, size, is_master=False)
+        self._name = f"zerokl-{self._store.port}"
+        self.way = way or ("peer" if all_can_read_each_other(size) else "gather")
+        self.is_broken = False
+        self._failed = torch.zeros(1, dtype=torch.int32, device=self.device)
+        self._one = torch.ones(1, dtype=torch.int32).pin_memory()
+        self._beside = torch.cuda.Stream(rank)
+        """`abort` must not wait for the kernels that wait for a peer, as making these would."""
+        self._half = 0
+
+    # ---- memory
+
+    def allocate(self, slot_floats: int, num_ids: int) -> None:
+        """Room for parts of so many numbers, and for the ids that rank 0 draws."""
+        self._slot, ids, flags = (
+            -(-count // ALIGNED) * ALIGNED for count in (slot_floats, num_ids, self.size * MAX_PROGRAMS)
+        )
+        self._memory, of_rank_0, bases = self._connect(2 * self._slot + ids + flags)
+        self.ids = of_rank_0[2 * self._slot :][:num_ids].view(torch.int32)
+        self._counters = torch.zeros(MAX_PROGRAMS, dtype=torch.int32, device=self.device)
+        self._flags = self._addresses([base + 4 * (2 * self._slot + ids) for base in bases])
+        halves = ([base + 4 * half * self._slot for base in bases] for half in (0, 1))
+        self._meetings = [self._meeting(self._addresses(slots)) for slots in halves]
+        self._gathered_slots: dict[int, Meeting] = {}
+
+    def _connect(self, total: int) -> tuple[Any, Any, list[int]]:
+        """(this rank's memory; rank 0's, or a copy that `begin` makes; where every rank's begins, from here)."""
+        if not torch.distributed.is_initialized():
+            # torch names a group by its number and remembers the store of each name: a second group of this process
+            # would ask the store of the first.
+            torch.distributed.distributed_c10d._world.group_count = self._store.port
+            torch.distributed.init_process_group("nccl", store=self._store, rank=self.rank, world_size=self.size)
+        if self.way == "peer":
+            memory = symmetric.empty(total, dtype=torch.float32, device=self.device)
+            memory.zero_()
+            torch.cuda.synchronize()
+            self._handle = symmetric.rendezvous(memory, torch.distributed.group.WORLD)
+            self._together()
+            return memory, self._handle.get_buffer(0, (total,), torch.float32), list(self._handle.buffer_ptrs)
+        memory = torch.zeros(total, dtype=torch.float32, device=self.device)
+        self._gathered = torch.empty(self.size * self._slot, dtype=torch.float32, device=self.device)
+        return memory, memory, [memory.data_ptr()] * self.size
+
+    def _meeting(self, slots: Any) -> Meeting:
+        waits = self.way == "peer"
+        return Meeting(slots, self._flags, self._counters, self._failed, self.rank, self.size, waits)
+
+    def _addresses(self, addresses: list[int]) -> Any:
+        return torch.tensor(addresses, dtype=torch.int64).to(self.device)
+
+    def _together(self) -> None:
+        """Once, on the host: nobody goes on before all have come."""
+        self._store.set(f"{self._name}/{self.rank}", "here")
+        self._store.wait([f"{self._name}/{rank}" for rank in range(self.size)])
+
+    # ---- rounds
+
+    def begin(self) -> None:
+        """First in every run of launches: from here on all read what rank 0 drew before, and the first half is free."""
+        self._half = 0
+        if self.way == "peer":
+            exchange.only_meet(self._meetings[0])
+        else:
+            torch.distributed.broadcast(self.ids, 0)
+
+    def place(self, shape: tuple[int, int]) -> Any:
+        """Where this rank's part of the round goes: [T, N] f32."""
+        size = shape[0] * shape[1]
+        if size > self._slot:
+            raise EngineError(f"a part of {shape[0]} by {shape[1]} is larger than a rank's slot")
+        return self._memory[self._half * self._slot :][:size].view(shape)
+
+    def fold(self, shape: tuple[int, int], count: int, bias: Any, y: Any, added: bool) -> Any:
+        """y, filled with or added the tree over the parts [T, N] that the first `count` ranks placed."""
+        return exchange.fold(self._turn(shape[0] * shape[1]), shape, count, bias, y, added)
+
+    def joined(self, rows: int, bounds: tuple[int, ...]) -> Any:
+        """[T, N] f32, the ranks' columns side by side: on rank 0, who draws and scores. The others get nothing new."""
+        widest = max(last - first for first, last in pairwise(bounds))
+        own = self.place((rows, bounds[self.rank + 1] - bounds[self.rank]))
+        meeting = self._turn(rows * widest)
+        if self.rank == 0:
+            y = torch.empty((rows, bounds[-1]), dtype=torch.float32, device=self.device)
+            return exchange.joined(meeting, y, bounds)
+        if meeting.waits:
+            exchange.only_meet(meeting, like=exchange.blocks_of(rows, bounds[-1]))
+        return own
+
+    def rows(self, weight: Any, ids: Any, bounds: tuple[int, ...]) -> Any:
+        """[T, E] f32: rows of a weight of which rank r has bounds[r] .. bounds[r + 1] - 1."""
+        shape = len(ids), weight.shape[1]
+        exchange.place_rows(weight, ids, self.place(shape), bounds[self.rank], bounds[self.rank + 1])
+        return exchange.taken(self._turn(shape[0] * shape[1]), ids, shape, bounds)
+
+    def _turn(self, size: int) -> Meeting:
+        """The meeting over the half that was written, `size` numbers at most; the other half is next."""
+        half, self._half = self._half, 1 - self._half
+        return self._meetings[half] if self.way == "peer" else self._all_gathered(half, size)
+
+    def _all_gathered(self, half: int, size: int) -> Meeting:
+        """Parts of equal size behind each other, at addresses that depend on the size."""
+        padded = min(-(-size // ALIGNED) * ALIGNED, self._slot)
+        own = self._memory[half * self._slot :][:padded]
+        torch.distributed.all_gather_into_tensor(self._gathered[: self.size * padded], own)
+        if padded not in self._gathered_slots:
+            base = self._gathered.data_ptr()
+            slots = self._addresses([base + 4 * rank * padded for rank in range(self.size)])
+            self._gathered_slots[padded] = self._meeting(slots)
+        return self._gathered_slots[padded]
+
+    # ---- end
+
+    def abort(self) -> None:
+        """A peer is gone: whoever waits for it, now or later, goes on, with numbers that nobody may use."""
+        self.is_broken = True
+        with torch.cuda.device(self.rank), torch.cuda.stream(self._beside):
+            self._failed.copy_(self._one, non_blocking=True)
+            self._beside.synchronize()
+        if self.way == "gather" and torch.distributed.is_initialized():
+            torch.distributed.distributed_c10d._abort_process_group()
+
+    def close(self) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def all_can_read_each_other(size: int) -> bool:
+    return all(
+        torch.cuda.can_device_access_peer(one, other) for one in range(size) for other in range(size) if one != other
+    )
