@@ -20,7 +20,7 @@ from zerokl.cache import Cache
 from zerokl.engine.loop import Engine
 from zerokl.errors import EngineError
 from zerokl.runner import CpuRunner
-from zerokl.runner.buckets import PAGE_SIZE, Capacity, Layout
+from zerokl.runner.buckets import PAGE_SIZE, Capacity, Kind, Layout
 from zerokl.runner.kv import KvPools
 from zerokl.runner.packing import Packed, pack_step, views_of
 from zerokl.runner.wanted import answers, wanted_rows
@@ -42,7 +42,7 @@ class PaddedRunner:
     lag = 1
 
     def __init__(self) -> None:
-        self.capacity = Capacity(256, 16, CONTEXT // PAGE_SIZE, 2, 512, 64)
+        self.capacity = Capacity(256, 16, CONTEXT // PAGE_SIZE, (Kind(None, 2),), 512, 64)
         self.buffer = np.full(self.capacity.layout(256, False).size, 2**20, np.int32)
         self.pools = KvPools(model(), NUM_PAGES, PAGE_SIZE, fill=np.nan)
         self.drawn = np.full(16, -1, np.int32)

@@ -12,11 +12,11 @@ import pytest
 from tests.ops.paged import bits, paged
 from zerokl.ops import reference
 from zerokl.ops.kv import LayerKV, Ragged, store_kv
-from zerokl.runner.buckets import PAGE_SIZE, Capacity
+from zerokl.runner.buckets import PAGE_SIZE, Capacity, Kind
 from zerokl.runner.packing import pack_step, views_of
 from zerokl.types import PageId, RequestId, Segment
 
-CAPACITY = Capacity(max_tokens=16, max_segments=4, table_width=2, group=1, chunk=512, tile_rows=16)
+CAPACITY = Capacity(max_tokens=16, max_segments=4, table_width=2, kinds=(Kind(None, 1),), chunk=512, tile_rows=16)
 
 
 def cache_after_a_step_in_a_bucket(of_padding: int | None = None) -> bytes:

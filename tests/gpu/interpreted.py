@@ -72,7 +72,7 @@ class Again:
             place.copy_(output)
 
 
-def capture(own: graphs.Graphs, key: Any, run: Any, prepare: Any = None) -> bool:
+def capture(own: graphs.Graphs, key: Any, run: Any, prepare: Any = None, rows: Any = None) -> bool:
     if prepare:
         prepare()
     outputs = run()

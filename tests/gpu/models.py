@@ -39,8 +39,12 @@ def runner(graphs: bool) -> CudaRunner:
 
 def fresh(graphs: bool) -> CudaRunner:
     made = runner(graphs)
-    for pool in (*made.keys, *made.values):
-        pool.fill_(float("nan"))
-    if not INTERPRETED:
-        torch.cuda.synchronize()  # the runner works on a stream of its own
+    made.layers.fill(float("nan"))
+    settle()
     return made
+
+
+def settle() -> None:
+    """The runner works on a stream of its own: it shall find what was filled."""
+    if not INTERPRETED:
+        torch.cuda.synchronize()

@@ -11,7 +11,6 @@ import torch
 
 from tests.gpu.device import DEVICE, NARROW, normal
 from zerokl import ops
-from zerokl.ops.attention import LOG2_E
 from zerokl.ops.work import SHORT_ROWS, Work, work_lists
 
 kernels = importlib.import_module("zerokl.ops.triton.attention")
@@ -61,12 +60,15 @@ def attend(
     max_parts: int = 4096,
     tile_rows: int = 64,
     padding: int = 2,
+    window: int | None = None,
+    softcap: float | None = None,
+    bias: tuple[Any, Any] | None = None,
 ) -> Any:
     """Attention of segments (sequence, start, tokens); `padding` rows and items of each list are garbage."""
     starts, counts = (np.array([one[i] for one in segments], np.int32) for i in (1, 2))
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     heads, key_heads, size = q.shape[1], pool.k.shape[1], q.shape[2]
-    lists = work_lists(starts, counts, row_starts, heads // key_heads, kernels.CHUNK, tile_rows, max_parts)
+    lists = work_lists(starts, counts, row_starts, heads // key_heads, kernels.CHUNK, tile_rows, max_parts, window)
     sizes = np.zeros(8, np.int32)
     sizes[::4] = len(lists.long), len(lists.short)
 
@@ -89,11 +91,22 @@ def attend(
     table = pool.tables[[one[0] for one in segments]].to(DEVICE).contiguous()
     ragged = ops.Ragged(None, None, None, table, 64, work)
     rows = torch.cat((q, torch.full((padding, heads, size), float("nan"), dtype=q.dtype, device=DEVICE)))
-    scale = float(np.float32(size**-0.5 * LOG2_E))
-    return kernels.attention(rows, ops.LayerKV(pool.k, pool.v, ragged), scale)[: len(q)].view(len(q), heads, size)
+    if bias is not None:
+        nan = torch.full((padding, *bias[0].shape[1:]), float("nan"), dtype=bias[0].dtype, device=DEVICE)
+        bias = torch.cat((bias[0], nan)), bias[1]
+    kv = ops.LayerKV(pool.k, pool.v, ragged)
+    found = ops.attention(rows, kv, size**-0.5, window=window, softcap=softcap, bias=bias)
+    return found[: len(q)].view(len(q), heads, size)
 
 
-def exact(q: Any, pool: Pool, segments: list[tuple[int, int, int]]) -> Any:
+def exact(
+    q: Any,
+    pool: Pool,
+    segments: list[tuple[int, int, int]],
+    window: int | None = None,
+    softcap: float | None = None,
+    bias: tuple[Any, Any] | None = None,
+) -> Any:
     """In float64, from the keys as stored."""
     found, first = [], 0
     for sequence, start, count in segments:
@@ -102,7 +115,15 @@ def exact(q: Any, pool: Pool, segments: list[tuple[int, int, int]]) -> Any:
         group = q.shape[1] // pool.k.shape[1]
         k, v = (x[sequence].double().repeat_interleave(group, 1) for x in (pool.keys, pool.values))
         scores = torch.einsum("thd,khd->htk", rows, k) * q.shape[2] ** -0.5
-        hidden = torch.arange(len(k), device=q.device)[None] > start + torch.arange(count, device=q.device)[:, None]
+        if softcap is not None:
+            scores = (scores / softcap).tanh() * softcap
+        distance = torch.arange(start, start + count, device=q.device)[:, None] - torch.arange(len(k), device=q.device)
+        if bias is not None:
+            table = bias[0][first - count : first].double() @ bias[1].double()  # [t, h, extent]
+            known = (distance >= 0) & (distance < table.shape[2])
+            at = torch.where(known, distance, 0)[:, None].expand(-1, table.shape[1], -1)
+            scores = scores + torch.where(known[:, None], table.gather(2, at), 0.0).transpose(0, 1)
+        hidden = (distance < 0) | (distance >= (window or len(k)))
         scores = scores.masked_fill(hidden[None], -float("inf"))
         found.append(torch.einsum("htk,khd->thd", scores.softmax(-1), v))
     return torch.cat(found)

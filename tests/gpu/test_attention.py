@@ -55,6 +55,63 @@ def test_tiles_cuts_and_places_give_the_same_bits(kind):
     assert same(few, whole[10:14]), "a few tokens in one short tile"
 
 
+WINDOW = 70 if INTERPRETED else 600
+
+
+def bent(how: str, rows: int) -> dict:
+    """What an architecture does to scores: of rows 0 .. rows - 1 of a sequence."""
+    profile = normal(91, 6, 100 if INTERPRETED else 900, dtype=torch.float32)
+    bias = normal(90, rows, HEADS, 6), profile
+    return {
+        "window": {"window": WINDOW},
+        "softcap": {"softcap": 2.0},
+        "bias": {"bias": bias},
+        "all": {"window": WINDOW, "softcap": 3.0, "bias": bias},
+    }[how]
+
+
+def rows_of(how: dict, rows) -> dict:
+    """The same for chosen rows."""
+    return how | ({"bias": (how["bias"][0][rows].contiguous(), how["bias"][1])} if "bias" in how else {})
+
+
+@pytest.mark.parametrize("how", ["window", "softcap", "bias", "all"])
+def test_windows_caps_and_biases_are_near_float64_in_every_cut(how):
+    pool, (q,) = made("gaussian", [LONGEST])
+    given = bent(how, LONGEST)
+    whole = attend(q, pool, [(0, 0, LONGEST)], **given)
+    assert relative_error(whole, exact(q, pool, [(0, 0, LONGEST)], **given)) < (1e-5 if INTERPRETED else 6e-3)
+    cut = LONGEST * 5 // 9
+    suffix = attend(q[cut:], pool, [(0, cut, LONGEST - cut)], **rows_of(given, slice(cut, None)))
+    assert same(suffix, whole[cut:]), "a suffix behind a cached prefix"
+    ends = [0, 1, 63, 64, WINDOW - 1, WINDOW, 127, 128, LONGEST - 1, *([] if INTERPRETED else [511, 512, 1111, 1112])]
+    single = [(0, end, 1) for end in ends]
+    assert same(attend(q[ends], pool, single, **rows_of(given, ends)), whole[ends]), "single tokens"
+    assert same(attend(q[ends], pool, single, max_parts=0, **rows_of(given, ends)), whole[ends]), "the long way"
+    few = attend(q[100:104], pool, [(0, 100, 4)], **rows_of(given, slice(100, 104)))
+    assert same(few, whole[100:104]), "a few tokens in one short tile"
+
+
+def test_what_lies_before_the_window_is_never_looked_at():
+    """Its pages are gone: the page table says -1 there, and whoever has them now has written NaN."""
+    pool, (q,) = made("gaussian", [LONGEST])
+    last = LONGEST - 3
+    expected = attend(q[last:], pool, [(0, last, 3)], window=WINDOW)
+    gone = (last - WINDOW + 1) // 64
+    assert gone > 0
+    for page in pool.tables[0, :gone].tolist():
+        pool.k[page], pool.v[page] = float("nan"), float("nan")
+    pool.tables[0, :gone] = -1
+    assert same(attend(q[last:], pool, [(0, last, 3)], window=WINDOW), expected)
+    assert same(attend(q[last:], pool, [(0, last, 3)], window=WINDOW, max_parts=0), expected)
+
+
+def test_another_window_is_seen():
+    pool, (q,) = made("gaussian", [LONGEST])
+    single = [(0, LONGEST - 1, 1)]
+    assert not same(attend(q[-1:], pool, single, window=WINDOW), attend(q[-1:], pool, single, window=WINDOW + 1))
+
+
 @pytest.mark.device
 @pytest.mark.parametrize("tile", [(16, 1, 3), (64, 4, 2), (64, 4, 4), (128, 4, 2), (128, 8, 2), (128, 8, 3)])
 @pytest.mark.parametrize("kind", KINDS)

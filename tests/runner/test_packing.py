@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from zerokl.errors import EngineError
 from zerokl.ops.work import SHORT_ROWS, work_lists
-from zerokl.runner.buckets import PAGE_SIZE, TOKEN_BUCKETS, Capacity, bucket_of, buckets_up_to
+from zerokl.runner.buckets import PAGE_SIZE, TOKEN_BUCKETS, Capacity, Kind, bucket_of, buckets_up_to
 from zerokl.runner.packing import pack_step, rehearsal, views_of
-from zerokl.types import PENDING_TOKEN, PageId, RequestId, Segment
+from zerokl.types import (
+    PENDING_TOKEN,
+    ZERO_STATE,
+    PageId,
+    RequestId,
+    Segment,
+    StateSlot,
+    StateUse,
+    WindowPages,
+)
 
-CAPACITY = Capacity(max_tokens=512, max_segments=16, table_width=20, group=4, chunk=128, tile_rows=64)
+CAPACITY = Capacity(max_tokens=512, max_segments=16, table_width=20, kinds=(Kind(None, 4),), chunk=128, tile_rows=64)
 spans = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 60)), min_size=1, max_size=16)
 """(start, tokens) of each segment."""
 
@@ -48,7 +57,7 @@ def test_a_step_lies_in_its_bucket_and_padding_is_nobody(spans):
     assert len(set(views["slots"][:total].tolist())) == total
     assert (views["tokens"][total:] == 0).all()
     assert packed.used <= packed.layout.size <= len(lies)
-    assert packed.is_short == (packed.layout.long_items == 0)
+    assert packed.is_short == (packed.layout.items[0].long == 0)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -89,6 +98,52 @@ def test_the_longest_tiles_come_first_so_that_none_is_left_at_the_end():
     )
     keys = lists.long[:, 3] + (lists.long[:, 4] + 1) * 16
     assert keys.tolist() == sorted(keys.tolist(), reverse=True)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(spans, st.integers(1, 400), st.sampled_from([0, 10_000]), st.sampled_from([1, 4]))
+def test_work_lists_of_a_window_leave_out_chunks_that_no_row_sees_and_no_other(spans, window, max_parts, group):
+    starts, counts = (np.array(column, np.int32) for column in zip(*spans, strict=True))
+    row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    lists = work_lists(starts, counts, row_starts, group, 128, 64, max_parts, window)
+    for place, (segment, _, tokens, start, chunk, chunks, first, _) in enumerate(lists.short.tolist()):
+        assert first == max(0, start - window + 1) // 128
+        assert first + chunks == -(-(start + tokens) // 128)
+        own = lists.short[place - (chunk - first) :][:chunks]
+        assert own[:, 0].tolist() == [segment] * chunks
+        assert own[:, 4].tolist() == list(range(first, first + chunks))
+    whole = work_lists(starts, counts, row_starts, group, 128, 64, 0)
+    assert max_parts or np.array_equal(lists.long, whole.long)
+
+
+def test_each_kind_of_layers_has_pages_slots_and_work_of_its_own():
+    kinds = (Kind(130, 2), Kind(None, 4))
+    capacity = Capacity(512, 16, 20, kinds, 128, 64, interval=64)
+    lies = np.full(capacity.layout(512, False).size, -(2**20), np.int32)
+    windows = (WindowPages(2, [PageId(50), PageId(51), PageId(52)]),)
+    state = StateUse(StateSlot(3), StateSlot(3), ((256, StateSlot(9)),))
+    tokens = list(range(30))
+    one = Segment(RequestId(1), 250, tokens, [PageId(i) for i in range(5)], windows=windows, state=state)
+    other = Segment(
+        RequestId(2),
+        0,
+        [7],
+        [PageId(9)],
+        windows=(WindowPages(0, [PageId(60)]),),
+        state=StateUse(ZERO_STATE, StateSlot(4)),
+    )
+    packed = pack_step([one, other], {}, capacity, lies)
+    views, width = views_of(packed.layout, lies), packed.layout.table_width
+    assert views["page_table"][0, :5].tolist() == [-1, -1, 50, 51, 52]
+    assert views["page_table"][0, width : width + 5].tolist() == [0, 1, 2, 3, 4]
+    assert views["page_table"][1, [0, width]].tolist() == [60, 9]
+    assert views["slots"][[0, 5, 6, 30, 31]].tolist() == [51 * 64 + 58, 51 * 64 + 63, 52 * 64, 60 * 64, -1]
+    assert views["slots.1"][[0, 30, 31]].tolist() == [3 * 64 + 58, 9 * 64, -1]
+    assert views["segment_of_row"].tolist() == [0] * 30 + [1, -1]
+    assert views["row_starts"][:4].tolist() == [0, 30, 31, 31]
+    assert (views["source"][:3].tolist(), views["live"][:3].tolist()) == ([3, -1, -1], [3, 4, -1])
+    assert (views["write_starts"][:3].tolist(), views["writes"][0].tolist()) == ([0, 1, 1], [6, 9])
+    assert packed.used == packed.layout.offsets["page_table"] + 2 * 2 * width
 
 
 def test_pending_tokens_are_named_by_their_place():

@@ -206,12 +206,10 @@ def attention(
 def scanned(x: np.ndarray, layer: Any, cache: ops.LayerCache, config: Config) -> np.ndarray:
     """out(norm(what the state shows * silu(gate)))."""
     projected, ends = ops.linear(x, layer.projection), [config.width, config.width + config.channels]
-    gate, u, raw = map(np.ascontiguousarray, np.split(projected, ends, axis=1))
+    gate, u, raw = ops.columns(projected, *ends)
     conv, state, depth = conv_state(cache, 0), recurrent_state(cache, 1), config.state_groups * config.state_size
-    previous, starts = ops.conv_inputs(conv), conv.step.row_starts
-    convolved = ops.short_conv(u, layer.taps, previous, starts, bias=layer.taps_bias, activation="silu")
-    ops.store_conv(conv, u)
-    parts = map(np.ascontiguousarray, np.split(convolved, [config.width, config.width + depth], axis=1))
+    convolved = ops.convolved(u, layer.taps, conv, bias=layer.taps_bias, activation="silu")
+    parts = ops.columns(convolved, config.width, config.width + depth)
     value, b, c = (part.reshape(len(x), count, -1) for part, count in zip(parts, counts(config), strict=True))
     step, decay = ops.time_steps(raw, layer.step_bias, layer.log_rate, config.step_limits)
     shown = ops.selective_scan(value, b, c, step, decay, layer.skip, state).reshape(len(x), -1)
@@ -225,9 +223,13 @@ def counts(config: Config) -> tuple[int, int, int]:
 
 def grouped_norm(x: np.ndarray, weight: np.ndarray, config: Config) -> np.ndarray:
     """Each group of channels by its own root mean square."""
-    parts = zip(np.split(x, config.state_groups, axis=1), np.split(weight, config.state_groups), strict=True)
-    normed = [ops.rms_norm(np.ascontiguousarray(part), own, config.norm_eps) for part, own in parts]
-    return np.concatenate(normed, axis=1)
+    width, groups = config.width // config.state_groups, range(config.state_groups)
+    parts = ops.columns(x, *(width * group for group in groups[1:]))
+    normed = [
+        ops.rms_norm(part, weight[width * group : width * (group + 1)], config.norm_eps)
+        for group, part in zip(groups, parts, strict=True)
+    ]
+    return ops.joined(*normed) if len(normed) > 1 else normed[0]
 
 
 def mlp(x: np.ndarray, layer: Any, config: Config) -> np.ndarray:

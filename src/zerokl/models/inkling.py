@@ -11,7 +11,7 @@ the weight from the same sum. `inkling_tables.py` has the names that checkpoints
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
@@ -30,7 +30,7 @@ def forward(
     weights: Parameters, config: Config, tokens: np.ndarray, ragged: ops.Ragged, layers: Sequence[ops.LayerCache]
 ) -> np.ndarray:
     """Hidden rows [T, E] after the final norm; `layers` get the tokens' keys, values and convolutions' inputs."""
-    x = ops.rms_norm(ops.embedding(weights.embed, tokens), weights.embed_norm, config.norm_eps)
+    x = ops.rms_norm(ops.embedding(weights.embed, tokens), weights.embed_norm, config.norm_eps, wide=True)
     heats = temperatures(ragged.positions, config)
     for i, (layer, cache) in enumerate(zip(weights.layers, layers, strict=True)):
         seen = attention(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer, cache, heats, config, i)
@@ -47,14 +47,27 @@ def temperatures(positions: np.ndarray, config: Config) -> np.ndarray | None:
     to do.
     """
     floor = config.log_floor
+    if floor is not None and not isinstance(positions, np.ndarray):
+        return ops.at_positions(positions, temperatures_up_to, (config.context_length, floor, config.log_alpha))
     if floor is None or not (positions >= floor).any():
         return None
-    with localcontext(Context(prec=30)):
-        logs = [(Decimal(int(i) + 1) / floor).ln() for i in positions[positions >= floor]]
-        beyond = [float(1 + Decimal(config.log_alpha) * log) for log in logs]
     heats = np.ones(len(positions), np.float32)
-    heats[positions >= floor] = np.array(beyond, np.float32)
+    beyond = positions[positions >= floor].tolist()
+    heats[positions >= floor] = np.array(temperatures_of(beyond, floor, config.log_alpha), np.float32)
     return heats
+
+
+def temperatures_of(positions: Iterable[int], floor: int, alpha: float) -> list[float]:
+    """Of positions beyond the floor."""
+    with localcontext(Context(prec=30)):
+        scale = Decimal(alpha)
+        return [float(1 + scale * (Decimal(position + 1) / floor).ln()) for position in positions]
+
+
+def temperatures_up_to(length: int, floor: int, alpha: float) -> np.ndarray:
+    """[length]: of all positions, as float32."""
+    beyond = temperatures_of(range(floor, length), floor, alpha)
+    return np.array([1.0] * (length - len(beyond)) + beyond, np.float32)
 
 
 def attention(
@@ -77,23 +90,20 @@ def attention(
 
 def convolved(u: np.ndarray, taps: np.ndarray, state: ops.ConvState) -> np.ndarray:
     """u + its own short convolution; the sequence's last inputs are read, then replaced."""
-    y = ops.short_conv(u, taps, ops.conv_inputs(state), state.step.row_starts, residual=True)
-    ops.store_conv(state, u)
-    return y
+    return ops.convolved(u, taps, state, residual=True)
 
 
 def mlp(x: np.ndarray, layer: Any, config: Config) -> np.ndarray:
     """The dense MLP times its scale, or the mixture."""
     if layer.router is None:
-        return ops.scale(ops.linear(ops.gated_linear(x, layer.gate_up), layer.down), float(layer.dense_scale[0]))
+        return ops.scale(ops.linear(ops.gated_linear(x, layer.gate_up), layer.down), layer.dense_scale)
     shared, top = config.num_shared, config.experts_per_token
-    scale = config.route_scale * float(layer.router_scale[0])
+    scale = config.route_scale * layer.router_scale
     routed = ops.linear(x, layer.router, wide=True)
     rule = {"scores": "sigmoid", "shared": shared, "bias": layer.router_bias, "scale": scale}
     chosen, gammas = ops.route(routed, top, **rule)
-    weights = np.ascontiguousarray(gammas[:, :top])
-    y = ops.experts(x, layer.experts_gate_up, layer.experts_down, chosen, weights)
-    own = np.take(gammas, top + config.shared_of_column, axis=1)
+    y = ops.experts(x, layer.experts_gate_up, layer.experts_down, chosen, ops.columns(gammas, top)[0])
+    own = ops.take_columns(gammas, top + config.shared_of_column)
     hidden = ops.gated(ops.gated_linear(x, layer.shared_gate_up), own)
     return ops.linear(hidden, layer.shared_down, residual=y)
 
@@ -101,4 +111,4 @@ def mlp(x: np.ndarray, layer: Any, config: Config) -> np.ndarray:
 def logits(weights: Parameters, config: Config, hidden_rows: np.ndarray) -> np.ndarray:
     """[R, E] -> [R, V]: the padding of the vocabulary never leaves this function."""
     found = ops.linear(ops.scale(hidden_rows, 1 / config.width_multiplier), weights.head, wide=True)
-    return np.ascontiguousarray(found[:, : config.vocab_size])
+    return ops.leading(found, config.vocab_size)  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from zerokl import ops
 from zerokl.errors import CheckpointError, UnsupportedModel
 from zerokl.models.fields import Fields
 from zerokl.models.memory import Conv, Keys, LayerMemory
@@ -34,10 +35,9 @@ class Heads:
     sharing: Sharing = None
 
     def cut(self, qkvr: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """[T, ...] -> q [T, H·D], k and v [T, K·D], and what is left, as contiguous rows."""
+        """[T, ...] -> q [T, H·D], k and v [T, K·D], and what is left."""
         q, kv = self.num_heads * self.size, self.num_kv_heads * self.size
-        parts = np.split(qkvr, [q, q + kv, q + 2 * kv], axis=1)
-        first, second, third, fourth = map(np.ascontiguousarray, parts)
+        first, second, third, fourth = ops.columns(qkvr, q, q + kv, q + 2 * kv)
         return first, second, third, fourth
 
 

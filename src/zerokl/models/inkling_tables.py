@@ -13,7 +13,19 @@ import numpy as np
 
 from zerokl import ops
 from zerokl.models.inkling_config import Config, by_leaf
-from zerokl.models.weights import How, Place, W, exact_float32, matrix, stacked, takes_packed, taps, vector
+from zerokl.models.weights import (
+    How,
+    Place,
+    W,
+    check_whole,
+    exact_float32,
+    matrix,
+    number,
+    stacked,
+    takes_packed,
+    taps,
+    vector,
+)
 from zerokl.quant import Quantised
 
 
@@ -51,7 +63,10 @@ def interleaved(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
 
 
 @takes_packed
-def stacked_pairs(parts: Sequence[Any], place: Place) -> list[ops.AnyMatrix]:
+def stacked_pairs(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.DeviceExperts:
+    if place.device != "cpu":
+        check_whole(place)
+        return ops.pack_experts(halves(parts[0]), place.device)
     return [matrix([halves(parts[0][expert])], place) for expert in range(len(parts[0]))]
 
 
@@ -96,10 +111,10 @@ WEIGHTS: tuple[W, ...] = (
     W(LAYER + "mlp_sconv.weight",                "layers.{i}.mlp_taps",        "E 1 T",   taps),
     W(MLP + "w13_dn.weight",                     "layers.{i}.gate_up",         "2F E",    interleaved,    on=dense),
     W(MLP + "w2_md.weight",                      "layers.{i}.down",            "E F",                     on=dense),
-    W(MLP + "global_scale",                      "layers.{i}.dense_scale",     "1",       vector,         on=dense),
+    W(MLP + "global_scale",                      "layers.{i}.dense_scale",     "1",       number,         on=dense),
     W(MLP + "gate.weight",                       "layers.{i}.router",          "Y E",                     on=sparse),
     W(MLP + "gate.bias",                         "layers.{i}.router_bias",     "X",       vector,         on=sparse),
-    W(MLP + "gate.global_scale",                 "layers.{i}.router_scale",    "1",       vector,         on=sparse),
+    W(MLP + "gate.global_scale",                 "layers.{i}.router_scale",    "1",       number,         on=sparse),
     W(MLP + "experts.w13_weight",                "layers.{i}.experts_gate_up", "X 2M E",  stacked_pairs,  on=sparse),
     W(MLP + "experts.w2_weight",                 "layers.{i}.experts_down",    "X E M",   stacked,  on=sparse),
     W(MLP + "shared_experts.shared_w13_weight",  "layers.{i}.shared_gate_up",  "S 2M E",  shared_gate_up, on=sparse),

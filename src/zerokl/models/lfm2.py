@@ -126,18 +126,16 @@ def forward(
     turns = config.rope.turns(ragged.positions)
     for layer, cache, conv in zip(weights.layers, layers, config.is_conv, strict=True):
         normed = ops.rms_norm(x, layer.input_norm, config.norm_eps)
-        x = mixed(normed, layer, cache, x) if conv else attention(normed, layer, turns, cache, config, x)
+        x = mixed(normed, layer, cache, config, x) if conv else attention(normed, layer, turns, cache, config, x)
         x = gated_mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, residual=x)
     return ops.rms_norm(x, weights.norm, config.norm_eps)
 
 
-def mixed(x: np.ndarray, layer: Any, cache: ops.LayerCache, residual: np.ndarray) -> np.ndarray:
+def mixed(x: np.ndarray, layer: Any, cache: ops.LayerCache, config: Config, residual: np.ndarray) -> np.ndarray:
     """residual + out(c * convolution(b * x))."""
-    parts = np.split(ops.linear(x, layer.split, bias=layer.split_bias), 3, axis=1)
-    before, after, value = map(np.ascontiguousarray, parts)
-    state, u = conv_state(cache, 0), ops.gated(value, before)
-    y = ops.short_conv(u, layer.taps, ops.conv_inputs(state), state.step.row_starts, bias=layer.taps_bias)
-    ops.store_conv(state, u)
+    projected, width = ops.linear(x, layer.split, bias=layer.split_bias), config.hidden_size
+    before, after, value = ops.columns(projected, width, 2 * width)
+    y = ops.convolved(ops.gated(value, before), layer.taps, conv_state(cache, 0), bias=layer.taps_bias)
     return ops.linear(ops.gated(y, after), layer.mixed, bias=layer.mixed_bias, residual=residual)
 
 

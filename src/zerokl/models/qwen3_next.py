@@ -173,10 +173,10 @@ def attention(
 ) -> np.ndarray:
     """residual + out(attention(x) * sigmoid(gate)); queries and gates of a head lie side by side."""
     projected, width = ops.linear(x, layer.qkv), 2 * config.num_heads * config.head_size
-    heads = projected[:, :width].reshape(len(x), config.num_heads, 2, config.head_size)
-    q, gate = (np.ascontiguousarray(heads[:, :, i]).reshape(len(x), -1) for i in (0, 1))
+    both, kv = ops.columns(projected, width)
+    q, gate = cut(both, config.num_heads, [config.head_size])
     norms = {"q_norm": layer.q_norm, "k_norm": layer.k_norm, "norm_eps": config.norm_eps}
-    keys, qkv = keys_of(cache), np.concatenate([q, projected[:, width:]], axis=1)
+    keys, qkv = keys_of(cache), ops.joined(q, kv)
     seen = ops.attention(
         ops.rotate_and_store(qkv, keys, turns, config.num_heads, **norms), keys, config.head_size**-0.5
     )
@@ -187,15 +187,14 @@ def delta(x: np.ndarray, layer: Any, cache: ops.LayerCache, config: Config, resi
     """residual + out(norm(what the state knows) * silu(z))."""
     heads, size, values = config.key_heads, config.key_size, config.value_heads // config.key_heads
     u, z = cut(ops.linear(x, layer.qkvz), heads, [size, size, values * config.value_size])
-    b, a = (np.ascontiguousarray(part) for part in cut(ops.linear(x, layer.ba), heads, [values]))
+    b, a = cut(ops.linear(x, layer.ba), heads, [values])
     conv, state = conv_state(cache, 0), recurrent_state(cache, 1)
-    mixed = ops.short_conv(u, layer.taps, ops.conv_inputs(conv), conv.step.row_starts, activation="silu")
-    ops.store_conv(conv, u)
-    q, k, v = (np.ascontiguousarray(part) for part in np.split(mixed, [heads * size, 2 * heads * size], axis=1))
+    mixed = ops.convolved(u, layer.taps, conv, activation="silu")
+    q, k, v = ops.columns(mixed, heads * size, 2 * heads * size)
     q, k = (part.reshape(-1, heads, size) for part in (q, k))
     q, k = of_length(q, 1 / size), of_length(k, inverse_root(size))
     _, decay = ops.time_steps(a, layer.step_bias, layer.log_rate)
-    beta = ops.gated(np.ones_like(b), b, "sigmoid")
+    beta = ops.sigmoid(b)
     known = ops.gated_delta(q, k, v.reshape(len(x), config.value_heads, -1), decay, beta, state)
     known = ops.rms_norm(known, layer.value_norm, config.norm_eps).reshape(len(x), -1)
     return ops.linear(ops.gated(known, z, "silu"), layer.known, residual=residual)
@@ -203,16 +202,18 @@ def delta(x: np.ndarray, layer: Any, cache: ops.LayerCache, config: Config, resi
 
 def cut(projected: np.ndarray, heads: int, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """[T, heads · (a + b + ... + rest)] -> ([T, all a, all b, ...], [T, all rest])."""
-    ends = list(np.cumsum(sizes))
-    parts = np.split(projected.reshape(len(projected), heads, -1), ends, axis=2)
-    rows = [part.reshape(len(projected), -1) for part in parts]
-    return np.concatenate(rows[:-1], axis=1), np.ascontiguousarray(rows[-1])
+    whole, rows, start = projected.reshape(len(projected), heads, -1), [], 0
+    for size in sizes:
+        rows.append(whole[:, :, start : start + size].reshape(len(projected), -1))
+        start += size
+    rest = whole[:, :, start:].reshape(len(projected), -1)
+    return ops.joined(*rows), ops.columns(rest)[0]
 
 
 def of_length(x: np.ndarray, length: float) -> np.ndarray:
     """Heads x / sqrt(|x|² + eps) · sqrt(D) · length: the root mean square's norm is the length's, but for sqrt(D)."""
     size = x.shape[-1]
-    return ops.rms_norm(x, np.full(size, length, np.float32), LENGTH_EPS / size)
+    return ops.rms_norm(x, ops.filled_like(x, size, length), LENGTH_EPS / size)
 
 
 def inverse_root(number: int) -> float:
@@ -225,5 +226,5 @@ def mlp(x: np.ndarray, layer: Any, config: Config, residual: np.ndarray) -> np.n
         return gated_mlp(x, layer, residual)
     y = sparse_mlp(x, layer, config.experts_per_token, normalised=config.normalised, residual=residual)
     shared = ops.linear(ops.gated_linear(x, layer.shared_gate_up), layer.shared_down)
-    gate = ops.linear(x, layer.shared_gate)
-    return ops.scale(shared, ops.gated(np.ones_like(gate), gate, "sigmoid").reshape(-1), residual=y)
+    gate = ops.sigmoid(ops.linear(x, layer.shared_gate, wide=True))
+    return ops.scale(shared, gate.reshape(-1), residual=y)

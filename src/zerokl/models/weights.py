@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from zerokl import ops
-from zerokl.errors import CheckpointError
+from zerokl.errors import CheckpointError, UnsupportedModel
 from zerokl.models.shapes import sizes, spread
 from zerokl.models.split import VOCABULARY, Share
 from zerokl.quant import Quantised, matrix_of
@@ -142,25 +142,43 @@ def one_more(parts: Sequence[np.ndarray], place: Place) -> Any:
     return ops.upload(np.float32(1) + vector(parts, Place(place.dtype)), place.device)
 
 
-VECTORS = (vector, taps, one_more)
-"""What makes a float32 array; all else makes matrices."""
+def number(parts: Sequence[np.ndarray], place: Place) -> float:
+    """One number, exactly as stored, for the host to hand on."""
+    return float(exact_float32(parts[0]).reshape(()))
+
+
+VECTORS = (vector, taps, one_more, number)
+"""What makes float32; all else makes matrices."""
 
 
 def each_expert(parts_per_expert: int) -> How:
-    """A list with one matrix per expert, made of that many neighbouring parts."""
+    """One matrix per expert, made of that many neighbouring parts."""
 
     @takes_packed
-    def experts(parts: Sequence[Any], place: Place) -> list[ops.AnyMatrix]:
+    def experts(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.DeviceExperts:
         starts = range(0, len(parts), parts_per_expert)
+        if place.device != "cpu":
+            check_whole(place)
+            own = (parts[start : start + parts_per_expert] for start in starts)
+            return ops.pack_experts(np.stack([np.concatenate(one) for one in own]), place.device)
         return [matrix(parts[start : start + parts_per_expert], place) for start in starts]
 
     return experts
 
 
 @takes_packed
-def stacked(parts: Sequence[Any], place: Place) -> list[ops.AnyMatrix]:
-    """A list with one matrix per expert, from one tensor [X, N, K]."""
+def stacked(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.DeviceExperts:
+    """One matrix per expert, from one tensor [X, N, K]."""
+    if place.device != "cpu":
+        check_whole(place)
+        return ops.pack_experts(parts[0], place.device)
     return [matrix([parts[0][expert]], place) for expert in range(len(parts[0]))]
+
+
+def check_whole(place: Place) -> None:
+    """Raise UnsupportedModel for experts that ranks share, or sum in leaves, on GPUs."""
+    if place.sums or place.wrap is not None:
+        raise UnsupportedModel("--tp and --tp-leaves are not there yet for mixtures of experts on GPUs")
 
 
 def always(config: Any) -> bool:

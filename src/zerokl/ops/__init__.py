@@ -6,17 +6,20 @@ the same promises.
 """
 
 from zerokl.ops.attention import attention
+from zerokl.ops.columns import at_positions, columns, filled_like, joined, leading, take_columns
 from zerokl.ops.embedding import embedding
-from zerokl.ops.gate import gated, geglu, gelu, scale, softcap
+from zerokl.ops.gate import gated, geglu, gelu, scale, sigmoid, softcap
 from zerokl.ops.heads import rotate_and_store, split_heads
 from zerokl.ops.kv import LayerKV, Ragged, store_kv
 from zerokl.ops.layer_norm import layer_norm
 from zerokl.ops.linear import gated_linear, linear
 from zerokl.ops.matrix import (
+    DeviceExperts,
     DeviceMatrix,
     Matrix,
     pack,
     pack_blocks,
+    pack_experts,
     pack_fp8,
     pack_nvfp4,
     pack_stored,
@@ -30,9 +33,10 @@ from zerokl.ops.rope import rope, rope_table
 from zerokl.ops.sample import Draw, process, sample
 from zerokl.ops.score import score
 from zerokl.ops.shards import AnyMatrix, Group, InputShard, VocabularyShard
-from zerokl.ops.short_conv import short_conv
+from zerokl.ops.short_conv import convolved, short_conv
 from zerokl.ops.state import (
     ConvState,
+    DeviceStates,
     LayerCache,
     RecurrentState,
     StepStates,
@@ -49,7 +53,9 @@ from zerokl.ops.swiglu import swiglu
 __all__ = [
     "AnyMatrix",
     "ConvState",
+    "DeviceExperts",
     "DeviceMatrix",
+    "DeviceStates",
     "Draw",
     "Group",
     "InputShard",
@@ -60,21 +66,28 @@ __all__ = [
     "RecurrentState",
     "StepStates",
     "VocabularyShard",
+    "at_positions",
     "attention",
     "chunk_inputs",
     "chunk_states",
+    "columns",
     "conv_inputs",
+    "convolved",
     "embedding",
     "experts",
+    "filled_like",
     "gated",
     "gated_delta",
     "gated_linear",
     "geglu",
     "gelu",
+    "joined",
     "layer_norm",
+    "leading",
     "linear",
     "pack",
     "pack_blocks",
+    "pack_experts",
     "pack_fp8",
     "pack_nvfp4",
     "pack_stored",
@@ -89,6 +102,7 @@ __all__ = [
     "score",
     "selective_scan",
     "short_conv",
+    "sigmoid",
     "softcap",
     "split_heads",
     "stack",
@@ -98,6 +112,7 @@ __all__ = [
     "store_kv",
     "store_states",
     "swiglu",
+    "take_columns",
     "time_steps",
     "upload",
 ]

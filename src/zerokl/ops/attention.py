@@ -9,7 +9,7 @@ import numpy as np
 
 from zerokl import _native
 from zerokl.errors import ShapeError
-from zerokl.ops.device import gpu, on_gpu
+from zerokl.ops.device import gpu, on_gpu, only_on_cpu
 from zerokl.ops.kv import F32, LayerKV, check_array, check_kv
 
 CHUNK = 512
@@ -56,10 +56,12 @@ def attention(
     Oracle      ops/reference.py: attention
     """
     if on_gpu(q):
-        if window is not None or softcap is not None or sinks is not None or bias is not None:
-            raise ShapeError("windows, soft caps, sinks and biases are not there on the GPU yet")
+        if sinks is not None:
+            only_on_cpu(q, "attention with sinks")
+        before, after = score_factors(scale, softcap)
+        bent = () if window is None and softcap is None and bias is None else (after, window or 0, bias)
         attend = gpu().attention if kv.sharing is None else gpu().of_some_heads
-        return attend(q, kv, score_factors(scale, None)[0])  # type: ignore[no-any-return]
+        return attend(q, kv, before, *bent)  # type: ignore[no-any-return]
     check_kv(kv)
     rows, heads, size = q.shape if q.ndim == 3 else (0, 0, 0)
     check_array("q", q, np.float32, (kv.ragged.positions.shape[0], heads, kv.k.shape[2]))

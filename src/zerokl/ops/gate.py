@@ -8,7 +8,7 @@ import numpy as np
 
 from zerokl import _native
 from zerokl.errors import ShapeError
-from zerokl.ops.device import only_on_cpu
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
 
 Activation = Literal["identity", "sigmoid", "silu"]
@@ -25,12 +25,18 @@ def gated(x: F32, gate: F32, activation: Activation = "identity") -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: gated
     """
-    only_on_cpu(x, "gated")
+    if on_gpu(x):
+        return gpu().gated(x, gate, activation)  # type: ignore[no-any-return]
     check_rows("x", x)
     check_array("gate", gate, np.float32, x.shape)
     out = np.empty(x.shape, np.float32)
     _native.gated(x, gate, activation, out)
     return out
+
+
+def sigmoid(x: F32) -> F32:
+    """1 / (1 + exp(-x)), element by element, in f32 on the GPU too: `gated` of ones. Raises what that raises."""
+    return gpu().sigmoid_of(x) if on_gpu(x) else gated(np.ones_like(x), x, "sigmoid")
 
 
 def geglu(gate_up: F32) -> F32:
@@ -45,7 +51,8 @@ def geglu(gate_up: F32) -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: geglu
     """
-    only_on_cpu(gate_up, "geglu")
+    if on_gpu(gate_up):
+        return gpu().geglu(gate_up)  # type: ignore[no-any-return]
     check_rows("gate_up", gate_up)
     if gate_up.shape[1] % 2:
         raise ShapeError(f"gate and up must be [T, 2F], not {list(gate_up.shape)}")
@@ -61,10 +68,11 @@ def gelu(x: F32) -> F32:
     Shapes      x [T, N] -> y [T, N], all f32
     Rounding    that of `geglu`: (x * 0.5) * (1 + tanh(u))
     Same bits   for every T, row position, thread count and instruction set
-    Raises      ShapeError, UnsupportedDtype, UnsupportedModel (GPU)
+    Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: gelu
     """
-    only_on_cpu(x, "gelu")
+    if on_gpu(x):
+        return gpu().gelu(x)  # type: ignore[no-any-return]
     check_rows("x", x)
     out = np.empty(x.shape, np.float32)
     _native.gelu(x, out)
@@ -76,12 +84,14 @@ def scale(x: F32, factor: float | F32, *, residual: F32 | None = None) -> F32:
 
     Maths       y[t, i] = x[t, i] * factor[t], or * factor; + residual[t, i]
     Shapes      x, residual [T, N], factor [T] or a number (rounded to f32) -> y [T, N], all f32
-    Rounding    the product and the sum, once each: a factor of 1 leaves a plain sum
+    Rounding    the product and the sum, once each: a factor of 1 leaves a plain sum; GPU: x may be bf16, and so is y
+                then, but a residual's own memory takes the sum, as in `linear`
     Same bits   for every T, row position, thread count and instruction set
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: scale
     """
-    only_on_cpu(x, "scale")
+    if on_gpu(x):
+        return gpu().scale(x, factor, residual)  # type: ignore[no-any-return]
     check_rows("x", x)
     factors = np.full(len(x), factor, np.float32) if isinstance(factor, float | int) else factor
     check_array("factor", factors, np.float32, (len(x),))
@@ -102,7 +112,8 @@ def softcap(x: F32, cap: float) -> F32:
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: softcap
     """
-    only_on_cpu(x, "softcap")
+    if on_gpu(x):
+        return gpu().softcap(x, cap)  # type: ignore[no-any-return]
     check_rows("x", x)
     out = np.empty(x.shape, np.float32)
     _native.softcap(x, cap, out)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from zerokl import _native
 from zerokl.errors import ShapeError, UnsupportedDtype
-from zerokl.ops.device import only_on_cpu
+from zerokl.ops.device import gpu, on_gpu
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -70,7 +70,9 @@ def store_kv(kv: LayerKV, k: F32, v: F32) -> None:
     Raises      ShapeError, UnsupportedDtype; EngineError for a slot outside the pool
     Oracle      ops/reference.py: store_kv
     """
-    only_on_cpu(k, "store_kv by itself")
+    if on_gpu(k):
+        gpu().store_kv(kv, k, v)
+        return
     check_kv(kv)
     heads, size = kv.k.shape[1], kv.k.shape[2]
     rows = kv.ragged.slots.shape[0]

@@ -6,7 +6,7 @@ import numpy as np
 
 from zerokl import _native
 from zerokl.errors import ShapeError
-from zerokl.ops.device import only_on_cpu
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
 
 
@@ -22,10 +22,11 @@ def layer_norm(x: F32, weight: F32, bias: F32, eps: float) -> F32:
     Same bits   for every number of rows, row position, thread count and instruction set
     Free        rows per task (tests/ops/test_layer_norm.py)
     Frozen      16 lanes and their tree
-    Raises      ShapeError, UnsupportedDtype, UnsupportedModel (GPU)
+    Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: layer_norm
     """
-    only_on_cpu(x, "layer_norm")
+    if on_gpu(x):
+        return gpu().layer_norm(x, weight, bias, eps)  # type: ignore[no-any-return]
     width = weight.size
     check_array("weight", weight, np.float32, (width,))
     check_array("bias", bias, np.float32, (width,))

@@ -41,6 +41,31 @@ class DeviceMatrix:
         return int(self.values.nbytes)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceExperts:
+    """One matrix [N, K] for each of X experts on the GPU, side by side: a kernel finds any of them by its number."""
+
+    values: Any
+    """A torch tensor, [X, N, K] bfloat16, contiguous."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of one."""
+        _, rows, columns = self.values.shape
+        return rows, columns
+
+    @property
+    def dtype(self) -> str:
+        return "bfloat16"
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes)
+
+
 STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 """What the numbers of an array of this dtype are; numpy has no bfloat16, so its bits come as uint16."""
 
@@ -69,6 +94,13 @@ def pack(weight: NDArray[Any], dtype: str, device: str = "cpu", leaves: Sequence
         return DeviceMatrix(gpu().pack(weight, dtype, device), tuple(leaves))
     bits = weight.view(np.uint16) if stored == "float16" else weight
     return _native.pack(np.ascontiguousarray(bits), stored, dtype, ends)
+
+
+def pack_experts(weights: NDArray[Any], device: str) -> DeviceExperts:
+    """[X, N, K] as `pack` keeps one of them, on the GPU. Raises UnsupportedDtype for numbers it doesn't know."""
+    if weights.dtype.name not in STORED:
+        raise UnsupportedDtype(f"a weight is one of {', '.join(STORED)} (bf16 bits), not {weights.dtype.name}")
+    return DeviceExperts(gpu().pack(weights, "bfloat16", device))
 
 
 def pack_stored(weight: NDArray[Any]) -> Matrix:

@@ -9,8 +9,10 @@ import numpy as np
 
 from zerokl import _native
 from zerokl.errors import ShapeError
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.gate import check_rows
 from zerokl.ops.kv import F32, I32, check_array
+from zerokl.ops.matrix import DeviceExperts
 from zerokl.ops.shards import AnyMatrix, InputShard, own_part
 
 
@@ -38,6 +40,8 @@ def route(
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: route
     """
+    if on_gpu(logits):
+        return gpu().route(logits, top, scores, normalised, shared, bias, scale)  # type: ignore[no-any-return]
     check_rows("logits", logits)
     routed = logits.shape[1] - shared
     if not 1 <= top <= routed:
@@ -54,8 +58,8 @@ def route(
 
 def experts(
     x: F32,
-    gate_up: Sequence[AnyMatrix],
-    down: Sequence[AnyMatrix],
+    gate_up: Sequence[AnyMatrix] | DeviceExperts,
+    down: Sequence[AnyMatrix] | DeviceExperts,
     chosen: I32,
     weights: F32,
     *,
@@ -74,6 +78,8 @@ def experts(
     Raises      ShapeError, UnsupportedDtype; EngineError for an expert that isn't there
     Oracle      ops/reference_hybrid.py: experts
     """
+    if isinstance(gate_up, DeviceExperts) or isinstance(down, DeviceExperts):
+        return gpu().experts(x, gate_up, down, chosen, weights, residual)  # type: ignore[no-any-return]
     check_rows("x", x)
     if not gate_up or len(gate_up) != len(down):
         raise ShapeError(f"{len(gate_up)} first matrices of experts, {len(down)} second ones")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from zerokl import _native
 from zerokl.errors import ShapeError
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.gate import check_rows
 from zerokl.ops.kv import F32, check_array
 from zerokl.ops.state import RecurrentState, StepStates, chunk_states, store_checkpoints, store_states
@@ -30,6 +31,8 @@ def time_steps(raw: F32, bias: F32, log_rate: F32, limits: tuple[float, float] =
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: time_steps
     """
+    if on_gpu(raw):
+        return gpu().time_steps(raw, bias, log_rate, limits)  # type: ignore[no-any-return]
     check_rows("raw", raw)
     for name, array in (("bias", bias), ("log_rate", log_rate)):
         check_array(name, array, np.float32, raw.shape[1:])
@@ -51,6 +54,8 @@ def gated_delta(q: F32, k: F32, v: F32, decay: F32, beta: F32, state: RecurrentS
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: gated_delta
     """
+    if on_gpu(q):
+        return gpu().gated_delta(q, k, v, decay, beta, state)  # type: ignore[no-any-return]
     heads, depth, width = state.pool.shape[1:]
     rows, groups = len(q), q.shape[1]
     check_array("q", q, np.float32, (rows, groups, depth))
@@ -79,6 +84,8 @@ def selective_scan(x: F32, b: F32, c: F32, step: F32, decay: F32, skip: F32, sta
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference_hybrid.py: selective_scan
     """
+    if on_gpu(x):
+        return gpu().selective_scan(x, b, c, step, decay, skip, state)  # type: ignore[no-any-return]
     heads, depth, width = state.pool.shape[1:]
     rows, groups = len(x), b.shape[1]
     check_array("x", x, np.float32, (rows, heads, width))

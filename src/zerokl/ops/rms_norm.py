@@ -9,7 +9,7 @@ from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
 
 
-def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+def rms_norm(x: F32, weight: F32, eps: float, *, wide: bool = False) -> F32:
     """Rows over the last axis, divided by their root mean square, times the weight.
 
     Maths       y = x * (1 / sqrt(mean(x²) + eps)) * w
@@ -22,9 +22,10 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     Frozen      16 lanes and their tree
     Raises      ShapeError, UnsupportedDtype
     Oracle      ops/reference.py: rms_norm
+    GPU         the result is bf16, unless `wide`: f32, where a residual stream begins with it
     """
     if on_gpu(x):
-        return gpu().rms_norm(x, weight, eps)  # type: ignore[no-any-return]
+        return gpu().rms_norm(x, weight, eps, wide)  # type: ignore[no-any-return]
     width = weight.size
     check_array("weight", weight, np.float32, (width,))
     check_array("x", x, np.float32, (*x.shape[:-1], width))

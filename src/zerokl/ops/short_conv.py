@@ -5,8 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from zerokl import _native
+from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.gate import Activation, check_rows
 from zerokl.ops.kv import F32, I32, check_array
+from zerokl.ops.state import ConvState, conv_inputs, store_conv
+
+
+def convolved(
+    u: F32,
+    taps: F32,
+    state: ConvState,
+    *,
+    bias: F32 | None = None,
+    activation: Activation = "identity",
+    residual: bool = False,
+) -> F32:
+    """`short_conv` of a step's rows behind what their sequences' states hold; then the states hold the last inputs.
+
+    Rounding    that of `short_conv`; GPU: inputs once to bf16, wherever they come from, and the result likewise
+    Same bits, raises: those of `conv_inputs`, `short_conv`, `store_conv`
+    """
+    if on_gpu(u):
+        return gpu().convolved(u, taps, state, bias, activation, residual)  # type: ignore[no-any-return]
+    previous, starts = conv_inputs(state), state.step.row_starts
+    y = short_conv(u, taps, previous, starts, bias=bias, activation=activation, residual=residual)
+    store_conv(state, u)
+    return y
 
 
 def short_conv(

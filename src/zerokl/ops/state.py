@@ -10,6 +10,7 @@ isn't its sequence's. Read before you store: a segment's live slot is both.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -52,11 +53,30 @@ class StepStates:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceStates:
+    """The same on the GPU, in the step's buffer: int32 tensors, with room for more segments and checkpoints."""
+
+    segment_of_row: Any
+    """[T]: -1 for padding."""
+    row_starts: Any
+    """[S + 1]."""
+    source: Any
+    """[S]: the slot that a segment starts from; -1: zeros. Read by whoever reads, so that no copy comes first."""
+    live: Any
+    """[S]: -1 for a segment that isn't there."""
+    write_starts: Any
+    """[S + 1]: where each segment's checkpoints begin among the writes."""
+    writes: Any
+    """[N, 2]: (row, slot)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConvState:
-    """The last inputs of one short convolution: pool [slots, width - 1, channels], oldest first."""
+    """The last inputs of one short convolution: pool [slots, width - 1, channels], oldest first; bf16 on the GPU."""
 
     pool: F32
-    step: StepStates
+    step: Any
+    """StepStates, or DeviceStates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,8 @@ class RecurrentState:
 
     pool: F32
     inputs: F32
-    step: StepStates
+    step: Any
+    """StepStates, or DeviceStates."""
 
     @property
     def chunk(self) -> int:
@@ -85,7 +106,7 @@ class LayerCache:
 
 def conv_inputs(state: ConvState) -> F32:
     """[S, width - 1, channels]: what came before each segment's first row, oldest first; zeros before position 0."""
-    return state.pool[state.step.live]
+    return state.pool[state.step.live]  # type: ignore[no-any-return]
 
 
 def store_conv(state: ConvState, u: F32) -> None:
@@ -109,7 +130,7 @@ def store_conv(state: ConvState, u: F32) -> None:
 
 def chunk_states(state: RecurrentState) -> F32:
     """[S, *shape]: the state at the last multiple of the chunk at or before each segment's start."""
-    return state.pool[state.step.live]
+    return state.pool[state.step.live]  # type: ignore[no-any-return]
 
 
 def chunk_inputs(state: RecurrentState) -> F32:
@@ -117,7 +138,7 @@ def chunk_inputs(state: RecurrentState) -> F32:
     inputs = state.inputs[state.step.live]
     offsets = np.arange(state.chunk, dtype=np.int32)
     inputs[offsets >= (state.step.starts % state.chunk)[:, None]] = 0
-    return inputs
+    return inputs  # type: ignore[no-any-return]
 
 
 def store_states(state: RecurrentState, segments: I32, states: F32) -> None:

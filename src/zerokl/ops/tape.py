@@ -55,7 +55,7 @@ class Recorder:
         cos, sin = self.tape.rope_table(inv_freq, scale)
         return Symbol(cos), Symbol(sin)
 
-    def rms_norm(self, x: Symbol, weight: F32, eps: float) -> Symbol:
+    def rms_norm(self, x: Symbol, weight: F32, eps: float, wide: bool) -> Symbol:
         return Symbol(self.tape.rms_norm(x.name, weight, eps))
 
     def linear(self, x: Symbol, weight: Any, bias: F32 | None, residual: Symbol | None, wide: bool) -> Symbol:

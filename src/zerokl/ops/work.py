@@ -5,7 +5,9 @@ that one token behind a long context keeps many processors busy; any other is cu
 moves no bit, so when the parts' scratch memory is full, short segments go the long way.
 
     long items    [.., 8]   segment, first row, tokens, start position, tile                    longest first
-    short items   [.., 8]   segment, first row, tokens, start position, chunk, chunks           a segment's in order
+    short items   [.., 8]   segment, first row, tokens, start position, chunk, chunks, first    a segment's in order
+
+Layers that see a window of keys have lists of their own, without the chunks that no row sees.
 """
 
 from __future__ import annotations
@@ -54,16 +56,24 @@ class Work:
 
 
 def work_lists(
-    starts: I32, counts: I32, row_starts: I32, group: int, chunk: int, tile_rows: int, max_parts: int
+    starts: I32,
+    counts: I32,
+    row_starts: I32,
+    group: int,
+    chunk: int,
+    tile_rows: int,
+    max_parts: int,
+    window: int | None = None,
 ) -> Lists:
     """The lists of segments with `counts` tokens from position `starts` on, whose rows begin at `row_starts`."""
-    chunks = (starts + counts + chunk - 1) // chunk
+    firsts = np.zeros_like(starts) if window is None else np.maximum(starts - np.int32(window - 1), 0) // chunk
+    chunks = (starts + counts + chunk - 1) // chunk - firsts
     fits = counts * group <= SHORT_ROWS
     fits &= np.cumsum(np.where(fits, chunks, 0)) <= max_parts
     segments = np.arange(len(counts), dtype=np.int32)
     return Lists(
         long_items(segments[~fits], starts, counts, row_starts, group, tile_rows),
-        short_items(segments[fits], starts, counts, row_starts, chunks),
+        short_items(segments[fits], starts, counts, row_starts, firsts, chunks),
     )
 
 
@@ -75,10 +85,10 @@ def long_items(segments: I32, starts: I32, counts: I32, row_starts: I32, group: 
     return items[np.argsort(-last_key, kind="stable")]
 
 
-def short_items(segments: I32, starts: I32, counts: I32, row_starts: I32, chunks: I32) -> I32:
-    own = chunks[segments]
+def short_items(segments: I32, starts: I32, counts: I32, row_starts: I32, firsts: I32, chunks: I32) -> I32:
+    own, first = chunks[segments], np.repeat(firsts[segments], chunks[segments])
     items = items_of(np.repeat(segments, own), starts, counts, row_starts)
-    items[:, 4], items[:, 5] = within(own), np.repeat(own, own)
+    items[:, 4], items[:, 5], items[:, 6] = first + within(own), np.repeat(own, own), first
     return items
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from zerokl.ops.work import SHORT_ROWS
 
 PAGE_SIZE = 64
 """Of the GPU's pools: a page is a block of keys."""
@@ -38,6 +41,14 @@ def buckets_up_to(most: int, buckets: Sequence[int]) -> tuple[int, ...]:
     return tuple(buckets[: bisect.bisect_left(buckets, most) + 1])
 
 
+class Kind(NamedTuple):
+    """Layers whose keys lie alike and whose heads are grouped alike: they share page tables, slots and work."""
+
+    window: int | None
+    group: int
+    """Query heads per key head."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What steps of one engine can ask for."""
@@ -47,10 +58,16 @@ class Capacity:
     max_segments: int
     table_width: int
     """Pages of the longest sequence."""
-    group: int
-    """Query heads per key head."""
+    kinds: tuple[Kind, ...]
     chunk: int
     tile_rows: int
+    interval: int = 0
+    """Tokens between checkpoints of states; 0: the model has no states."""
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """In the order of `types.Segment.windows`."""
+        return tuple(dict.fromkeys(kind.window for kind in self.kinds if kind.window is not None))
 
     @property
     def short_tokens(self) -> int:
@@ -60,14 +77,28 @@ class Capacity:
     def layout(self, tokens: int, is_short: bool) -> Layout:
         """Room for steps of a bucket; with `is_short`, for those without long items."""
         segments = min(tokens, self.max_segments)
-        chunks = -(-self.table_width * PAGE_SIZE // self.chunk)
         return Layout(
             tokens=tokens,
             segments=segments,
             table_width=self.table_width,
-            long_items=0 if is_short else tokens * self.group // self.tile_rows + segments,
-            short_items=min(MAX_PARTS, segments * chunks),
+            items=tuple(self._items(kind, tokens, segments, is_short) for kind in self.kinds),
+            is_short=is_short,
+            checkpoints=tokens // self.interval + segments if self.interval else 0,
         )
+
+    def _items(self, kind: Kind, tokens: int, segments: int, is_short: bool) -> Items:
+        chunks = -(-self.table_width * PAGE_SIZE // self.chunk)
+        if kind.window is not None:
+            chunks = min(chunks, (kind.window + SHORT_ROWS - 2) // self.chunk + 2)
+        long = 0 if is_short else tokens * kind.group // self.tile_rows + segments
+        return Items(long, min(MAX_PARTS, segments * chunks))
+
+
+class Items(NamedTuple):
+    """How many items of attention's work there may be."""
+
+    long: int
+    short: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +108,40 @@ class Layout:
     tokens: int
     segments: int
     table_width: int
-    long_items: int
-    short_items: int
+    items: tuple[Items, ...]
+    """Of each kind of layers."""
+    is_short: bool
+    checkpoints: int
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """In the order in which they lie; the page table last, because its used part is then a prefix."""
-        return {
-            "tokens": (self.tokens,),
-            "positions": (self.tokens,),
-            "slots": (self.tokens,),
-            "counts": (8,),
-            "long": (self.long_items, 8),
-            "short": (self.short_items, 8),
-            "page_table": (self.segments, self.table_width),
-        }
+        """In the order in which they lie; page tables last, a segment's beside each other: the used part is a prefix.
+
+        What there is of each kind has the kind's number in its name, but for the first kind.
+        """
+        shapes: dict[str, tuple[int, ...]] = {"tokens": (self.tokens,), "positions": (self.tokens,)}
+        for kind, items in enumerate(self.items):
+            shapes |= {
+                named("slots", kind): (self.tokens,),
+                named("counts", kind): (8,),
+                named("long", kind): (items.long, 8),
+                named("short", kind): (items.short, 8),
+            }
+        if self.checkpoints:
+            shapes |= {
+                "segment_of_row": (self.tokens,),
+                "row_starts": (self.segments + 1,),
+                "source": (self.segments,),
+                "live": (self.segments,),
+                "write_starts": (self.segments + 1,),
+                "writes": (self.checkpoints, 2),
+            }
+        return shapes | {"page_table": (self.segments, self.row_of_tables)}
+
+    @property
+    def row_of_tables(self) -> int:
+        """Integers of one segment's page tables."""
+        return max(1, len(self.items)) * self.table_width
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -103,12 +153,16 @@ class Layout:
 
     @property
     def size(self) -> int:
-        return self.offsets["page_table"] + aligned(self.segments * self.table_width)
+        return self.offsets["page_table"] + aligned(self.segments * self.row_of_tables)
 
-    @property
-    def short_programs(self) -> int:
+    def short_programs(self, kind: int = 0) -> int:
         """Of a launch over short items, per key head; they take turns if there are more items."""
-        return min(self.short_items, max(LEAST_PROGRAMS, self.segments))
+        return min(self.items[kind].short, max(LEAST_PROGRAMS, self.segments))
+
+
+def named(name: str, kind: int) -> str:
+    """What the arrays of one kind are called in a layout."""
+    return f"{name}.{kind}" if kind else name
 
 
 def aligned(count: int) -> int:

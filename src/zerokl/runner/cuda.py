@@ -27,13 +27,13 @@ from zerokl.errors import EngineError, UnsupportedModel
 from zerokl.models import Model
 from zerokl.ops.choices import Verdict
 from zerokl.ops.triton import sample
-from zerokl.ops.triton.admit import admit
+from zerokl.ops.triton.admit import admit, admit_experts
 from zerokl.ops.triton.attention import LONG
 from zerokl.ops.triton.embedding import gather, resolve
+from zerokl.ops.triton.experts import MIXTURES
 from zerokl.ops.triton.ways import CHOICES, forbid_split_k
-from zerokl.ops.work import CHUNK, SHORT_ROWS, Work
+from zerokl.ops.work import CHUNK
 from zerokl.runner.buckets import (
-    MAX_PARTS,
     MAX_ROWS,
     PAGE_SIZE,
     ROW_BUCKETS,
@@ -44,11 +44,21 @@ from zerokl.runner.buckets import (
     buckets_up_to,
 )
 from zerokl.runner.columns import Columns, logprobs_of, score_runs, to_host
+from zerokl.runner.cuda_layers import LayerPools, heads_of, kinds_of
 from zerokl.runner.draws import HEAD_COLUMNS, head_rows, is_plain
 from zerokl.runner.graphs import Graphs, Outputs
 from zerokl.runner.packing import Packed, pack_step, rehearsal, views_of
 from zerokl.runner.wanted import Wanted, assembled, wanted_rows
-from zerokl.types import Logprobs, RequestId, Segment, SegmentResult, StepPlan, StepResult
+from zerokl.types import (
+    Logprobs,
+    RequestId,
+    Segment,
+    SegmentResult,
+    StatePool,
+    StepPlan,
+    StepResult,
+    WindowPool,
+)
 
 BUFFERS = 3
 """Of the host: one being written, one being copied, one to spare."""
@@ -97,8 +107,17 @@ class CudaRunner:
     lag = 1
     device = "cuda"
 
-    def __init__(self, model: Model, num_pages: int, options: Options, *, fill: float | None = None) -> None:
-        """`fill`: what unwritten slots hold (tests: NaN).
+    def __init__(
+        self,
+        model: Model,
+        num_pages: int,
+        options: Options,
+        *,
+        windows: Sequence[WindowPool] = (),
+        states: StatePool | None = None,
+        fill: float | None = None,
+    ) -> None:
+        """`windows`, `states`: as in `types.Pools`; `fill`: what unwritten slots hold (tests: NaN).
 
         Raises EngineError if no admitted kernel, or a captured graph, gives the reference bits.
         """
@@ -109,19 +128,17 @@ class CudaRunner:
         self.group = model.team.group
         """The other GPUs, or None."""
         self.stream = torch.cuda.Stream()
-        if model.declares_memory:
-            raise UnsupportedModel(f"{model.architecture}: the GPU runs plain full attention only, so far")
-        sharing = getattr(model.config, "sharing", None)
-        num_heads = model.config.axes["H"]
-        if num_heads < 1:
+        self.window_pools, self.state_pool = tuple(windows), states
+        if min(heads_of(model, layer) for layer in range(model.num_layers)) < 1:
             raise UnsupportedModel(f"{model.architecture}: a rank without heads isn't there on the GPU")
         self.capacity = Capacity(
             max_tokens=options.max_tokens,
-            max_segments=options.max_segments,
+            max_segments=min(options.max_segments, states.num_live if states else options.max_segments),
             table_width=-(-model.context_length // PAGE_SIZE),
-            group=sharing[0] if sharing else num_heads // model.num_kv_heads,
+            kinds=kinds_of(model)[0],
             chunk=CHUNK,
             tile_rows=LONG.rows,
+            interval=states.interval if states else 0,
         )
         self.buckets = buckets_up_to(options.max_tokens, TOKEN_BUCKETS)
         self.stream.wait_stream(torch.cuda.current_stream())  # the weights come from there
@@ -173,18 +190,7 @@ class CudaRunner:
     def _model(self, layout: Layout) -> Outputs:
         """What the rows of the step that lies in the input buffer are made of."""
         views = views_of(layout, self.inputs)
-        work = Work(
-            counts=views["counts"],
-            long=views["long"],
-            short=views["short"],
-            parts=self.parts,
-            long_grid=layout.long_items,
-            short_grid=layout.short_programs,
-            segments=layout.segments,
-        )
-        ragged = ops.Ragged(views["positions"], views["slots"], None, views["page_table"], PAGE_SIZE, work)  # type: ignore[arg-type]
-        sharing = getattr(self.model.config, "sharing", None)
-        layers = [ops.LayerKV(k, v, ragged, sharing=sharing) for k, v in zip(self.keys, self.values, strict=True)]
+        ragged, layers = self.layers.views(layout, views)
         if self.group is not None:
             self.group.begin()
         return self.model.rows(resolve(views["tokens"], self.drawn), ragged, layers)
@@ -250,13 +256,10 @@ class CudaRunner:
     # ---- buffers
 
     def _allocate(self, fill: float | None) -> None:
-        model, largest = self.model, self.capacity.layout(self.buckets[-1], False)
-        pool = (self.num_pages, model.num_kv_heads, PAGE_SIZE, model.head_size)
-        both = [torch.empty(pool, dtype=self.dtype, device=self.device) for _ in range(2 * model.num_layers)]
-        self.keys, self.values = both[::2], both[1::2]
-        if fill is not None:
-            for tensor in both:
-                tensor.fill_(fill)
+        largest = self.capacity.layout(self.buckets[-1], False)
+        self.layers = LayerPools(
+            self.model, self.num_pages, self.window_pools, self.state_pool, self.dtype, self.device, fill
+        )
         short = self.capacity.layout(bucket_of(self.capacity.max_segments, TOKEN_BUCKETS), True)
         size = max(largest.size, short.size)
         self.inputs = torch.zeros(size, dtype=torch.int32, device=self.device)
@@ -264,10 +267,6 @@ class CudaRunner:
         self.copied = [torch.cuda.Event() for _ in range(BUFFERS)]
         self.turns = count()
         self.turn = 0
-        parts = (MAX_PARTS, model.num_kv_heads, SHORT_ROWS)
-        shapes = (parts, parts, (*parts, model.head_size))
-        scratch = [torch.empty(shape, dtype=torch.float32, device=self.device) for shape in shapes]
-        self.parts = (*scratch, torch.zeros(parts[:2], dtype=torch.int32, device=self.device))
         self.head_table = torch.zeros((MAX_ROWS, HEAD_COLUMNS), dtype=torch.int32, device=self.device)
         num_ids = self.capacity.max_segments + MAX_ROWS
         if self.group is None:
@@ -303,26 +302,30 @@ class CudaRunner:
         """Compare every kernel choice of this model, at every bucket, with the reference schedule."""
         CHOICES.admitted.clear()
         CHOICES.seen.clear()
+        MIXTURES.seen.clear()
         self._rehearse(1, True)
         parts = self._model(self.capacity.layout(1, True))
+        body = {shape._replace(rows=0) for shape in CHOICES.seen}
+        CHOICES.seen.clear()
         self.head_parts = [
             torch.zeros((MAX_ROWS, part.shape[1]), dtype=part.dtype, device=self.device) for part in parts
         ]
         self._head_of(1)
-        kinds = {shape._replace(rows=0) for shape in CHOICES.seen}
-        heads = {kind for kind in kinds if kind.wide and not kind.ends}
-        body = admit(CHOICES, kinds - heads, self.buckets, self.device, self.dtype)
-        return body + admit(CHOICES, heads, ROW_BUCKETS, self.device, self.dtype)
+        head = {shape._replace(rows=0) for shape in CHOICES.seen}
+        verdicts = admit_experts(self.device, self.dtype)
+        verdicts += admit(CHOICES, body, self.buckets, self.device, self.dtype)
+        return verdicts + admit(CHOICES, head - body, ROW_BUCKETS, self.device, self.dtype)
 
-    def _rehearse(self, tokens: int, is_short: bool) -> Layout | None:
+    def _rehearse(self, tokens: int, is_short: bool) -> Packed | None:
         """Put a made-up step of the bucket into the input buffer; None if no step can be so large."""
-        segments = rehearsal(tokens, self.capacity, self.num_pages, self.model.context_length, is_short)
+        num_pages = min([self.num_pages, *(pool.num_pages for pool in self.window_pools)])
+        segments = rehearsal(tokens, self.capacity, num_pages, self.model.context_length, is_short)
         if segments is None:
             return None
         host = self._next_buffer()
         packed = pack_step(segments, {}, self.capacity, host.numpy())
         self._send(host[: packed.used])
-        return packed.layout
+        return packed
 
     def _rehearse_head(self) -> None:
         """Rows for the logits' graphs, the same at each call: a graph may overwrite them."""
@@ -340,9 +343,10 @@ class CudaRunner:
             for is_short, buckets in ((False, self.buckets), (True, short)):
                 if options.decode_graphs if is_short else options.prefill_graphs:
                     for tokens in reversed(buckets):
-                        layout = self._rehearse(tokens, is_short) if tokens in wanted else None
-                        if layout is not None:
-                            self.graphs.capture((layout, "model"), partial(self._model, layout))
+                        packed = self._rehearse(tokens, is_short) if tokens in wanted else None
+                        if packed is not None:
+                            run, rows = partial(self._model, packed.layout), int(packed.row_starts[-1])
+                            self.graphs.capture((packed.layout, "model"), run, rows=rows)
             if options.decode_graphs or options.prefill_graphs:
                 for bucket in reversed(ROW_BUCKETS):
                     self.graphs.capture((bucket, "head"), partial(self._head_of, bucket), self._rehearse_head)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,33 +13,37 @@ import torch
 from zerokl.config import Config, num_leaves
 from zerokl.errors import ConfigError
 from zerokl.models import Model
+from zerokl.models.memory import CacheFormat, LayerMemory, kept_as
 from zerokl.ops.triton import MAX_LEAVES
 from zerokl.ops.work import CHUNK
 from zerokl.runner.buckets import MAX_TOKENS, PAGE_SIZE, TOKEN_BUCKETS
 from zerokl.runner.cuda import CudaRunner, Options
 from zerokl.runner.known_answers import compare_known_answers, digest_of
 from zerokl.runner.known_answers_gpu import known_answers
+from zerokl.runner.sizes import largest_pools, pool_bytes, pools_of
+from zerokl.types import Pools
 
 log = logging.getLogger(__name__)
 
 FAMILY = "sm90"
 """GPUs of one family share their bits: Hopper."""
+KEPT = CacheFormat("bfloat16")
 DEFAULT_SHARE = 0.85
 """Of the device's memory, for weights and pool; activations, scratch memory and graphs live in the rest."""
 
 
-def start(model: Model, config: Config, tokens_per_step: int, num_pages: int) -> CudaRunner:
-    """A runner with its pool and graphs. Raises ConfigError, EngineError, UnsupportedModel."""
+def start(model: Model, config: Config, tokens_per_step: int, pools: Pools) -> CudaRunner:
+    """A runner with its pools and graphs. Raises ConfigError, EngineError, UnsupportedModel."""
     options = options_of(config, tokens_per_step)
     known_answer_digest()
     began = time.monotonic()
     try:
-        runner = CudaRunner(model, num_pages, options)
+        runner = CudaRunner(model, pools.num_pages, options, windows=pools.windows, states=pools.states)
     except torch.cuda.OutOfMemoryError as error:
         total = torch.cuda.mem_get_info()[1]
         raise ConfigError(
             f"the GPU's {gigabytes(total)} don't hold {gigabytes(model.weight_bytes)} of weights, a cache pool of "
-            f"{gigabytes(num_pages * bytes_per_page(model))} and what a step of {tokens_per_step} tokens needs: "
+            f"{gigabytes(kept_bytes(model, pools))} and what a step of {tokens_per_step} tokens needs: "
             "lower --mem-fraction-static, --chunked-prefill-size or --max-total-tokens"
         ) from error
     log.info("GPU ready in %.1f s: %s", time.monotonic() - began, describe(runner))
@@ -93,24 +98,33 @@ def graph_tokens(asked: str) -> tuple[int, ...]:
     return tuple(sorted({next(bucket for bucket in TOKEN_BUCKETS if bucket >= int(word)) for word in words}))
 
 
-def pages_that_fit(model: Model, config: Config) -> int:
-    """The pool's size: `max_total_tokens` if given, else what the static share leaves besides what is there already."""
+def pools_that_fit(model: Model, config: Config) -> Pools:
+    """The pools' sizes: `max_total_tokens` if given, else what the static share leaves besides what is there."""
     free, total = torch.cuda.mem_get_info()
     share = config.mem_fraction_static or DEFAULT_SHARE
+    budget, running = int(share * total - (total - free)), config.max_running_requests
+    memory = kept_as(model.memory, KEPT)
     if config.max_total_tokens:
-        num_pages = config.max_total_tokens // PAGE_SIZE
+        pools = pools_of(memory, config.max_total_tokens // PAGE_SIZE, PAGE_SIZE, running)
     else:
-        num_pages = int(share * total - (total - free)) // bytes_per_page(model)
-    if num_pages < 1:
+        most = max(0, budget) // max(1, smallest_page(memory))
+        pools = largest_pools(memory, most, PAGE_SIZE, running, budget)
+    if pools.num_pages < 1:
         raise ConfigError(
             f"no room for a cache page: {gigabytes(total)} of GPU memory, {gigabytes(total - free)} in use "
             f"({gigabytes(model.weight_bytes)} of it weights), a static share of {share}: raise --mem-fraction-static"
         )
-    return num_pages
+    return pools
 
 
-def bytes_per_page(model: Model) -> int:
-    return model.num_layers * 2 * model.num_kv_heads * PAGE_SIZE * model.head_size * 2
+def smallest_page(memory: Sequence[LayerMemory]) -> int:
+    """Bytes that a page of tokens takes at the least, whatever kinds there are."""
+    return PAGE_SIZE * sum(layer.keys.bytes_per_token for layer in memory if layer.keys) // 2
+
+
+def kept_bytes(model: Model, pools: Pools) -> int:
+    """Of the pools; convolutions' inputs, which are few, count as if they were float32."""
+    return pool_bytes(kept_as(model.memory, KEPT), pools)
 
 
 def describe(runner: CudaRunner) -> str:
@@ -147,7 +161,7 @@ def name_of(key: Any) -> str:
     place, kind = key
     if kind == "head":
         return f"head {place:5d}"
-    return f"model {place.tokens:5d}" + ("" if place.long_items else " short")
+    return f"model {place.tokens:5d}" + (" short" if place.is_short else "")
 
 
 def gigabytes(count: float) -> str:

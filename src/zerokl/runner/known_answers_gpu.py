@@ -16,11 +16,11 @@ import torch
 
 from zerokl import ops
 from zerokl.ops import triton
-from zerokl.ops.attention import LOG2_E
 from zerokl.ops.triton import sample, score
 from zerokl.ops.triton.attention import LONG
 from zerokl.ops.work import CHUNK, SHORT_ROWS, Work, work_lists
 from zerokl.runner.known_answers import numbers
+from zerokl.runner.known_hybrid_gpu import distances, run_hybrid_operations
 
 ROWS, DEPTH, HEADS, KV_HEADS, HEAD_SIZE, VOCABULARY = 5, 192, 4, 2, 64, 2100
 KEYS = 600
@@ -63,7 +63,9 @@ def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
     positions = torch.tensor([0, 1, 600, 601, 70000], dtype=torch.int32, device=device)
     frequencies = np.array([10000.0 ** (-i / 32) for i in range(32)]).astype(np.float32).astype(np.float64)
     yield "rope_table", list(triton.rope_table(positions, frequencies, 1.0))
-    yield "attention", attention_answers(device, narrow)
+    plain, bent = attention_answers(device, narrow)
+    yield "attention", plain
+    yield "bent attention", bent
     logits = wide(7, ROWS, VOCABULARY) * 30
     sums = score.log_sum(logits)
     top_ids = score.top(logits, 3)
@@ -71,10 +73,14 @@ def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
     temperatures = torch.tensor([0.0, 0.7, 1.0, 1.0, 2.0], device=device)
     words = torch.arange(4 * ROWS, dtype=torch.int32, device=device).reshape(ROWS, 4)
     yield "sample", [sample.sample(logits, temperatures, words)]
+    yield from run_hybrid_operations(device)
 
 
-def attention_answers(device: str, narrow: Any) -> list[Any]:
-    """600 keys written through `rotate_and_store`; their last 5 tokens in a long tile, then one by one in chunks."""
+def attention_answers(device: str, narrow: Any) -> tuple[list[Any], list[Any]]:
+    """600 keys written through `rotate_and_store`; their last 5 tokens in a long tile, then one by one in chunks.
+
+    Plain, and with a window, a cap and a bias.
+    """
     num_pages = -(-KEYS // 64)
     pools = [torch.zeros((num_pages, KV_HEADS, 64, HEAD_SIZE), dtype=torch.bfloat16, device=device) for _ in range(2)]
     table = torch.arange(num_pages, dtype=torch.int32, device=device)[None].contiguous()
@@ -88,20 +94,25 @@ def attention_answers(device: str, narrow: Any) -> list[Any]:
     q = triton.rotate_and_store(qkv, ops.LayerKV(pools[0], pools[1], written), turns, HEADS, norm, norm, 1e-6)[
         -ROWS:
     ].contiguous()
-    answers = list(pools)
+    plain, bent, bias = list(pools), [], distances(ROWS, HEADS, device)
     for count, rows in ((1, ROWS), (ROWS, 1)):
         starts = np.array([KEYS - ROWS + i for i in range(count)], np.int32)
         counts = np.full(count, rows, np.int32)
-        work = work_of(starts, counts, 0 if count == 1 else 64, device)
-        seen = ops.Ragged(slots, slots, None, table.repeat(count, 1), 64, work)  # type: ignore[arg-type]
-        answers.append(triton.attention(q, ops.LayerKV(pools[0], pools[1], seen), HEAD_SIZE**-0.5 * LOG2_E))
-    return answers
+        for window in (None, 560):
+            work = work_of(starts, counts, 0 if count == 1 else 64, device, window)
+            seen = ops.Ragged(slots, slots, None, table.repeat(count, 1), 64, work)  # type: ignore[arg-type]
+            kv = ops.LayerKV(pools[0], pools[1], seen)
+            if window is None:
+                plain.append(ops.attention(q, kv, HEAD_SIZE**-0.5))
+            else:
+                bent.append(ops.attention(q, kv, HEAD_SIZE**-0.5, window=window, softcap=3.0, bias=bias))
+    return plain, bent
 
 
-def work_of(starts: Any, counts: Any, max_parts: int, device: str) -> Work:
+def work_of(starts: Any, counts: Any, max_parts: int, device: str, window: int | None = None) -> Work:
     """The work of some segments, on the device, with no room to spare."""
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG.rows, max_parts)
+    lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG.rows, max_parts, window)
     sizes = np.zeros(8, np.int32)
     sizes[::4] = len(lists.long), len(lists.short)
     parts = (max(1, len(lists.short)), KV_HEADS, SHORT_ROWS)

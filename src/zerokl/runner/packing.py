@@ -13,10 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zerokl.errors import EngineError
+from zerokl.ops.kv import Ragged
 from zerokl.ops.work import Lists, work_lists
-from zerokl.runner.batch import ragged_tokens
-from zerokl.runner.buckets import MAX_PARTS, PAGE_SIZE, TOKEN_BUCKETS, Capacity, Layout, bucket_of
-from zerokl.types import PENDING_TOKEN, PageId, RequestId, Segment
+from zerokl.runner.batch import ragged_tokens, window_ragged
+from zerokl.runner.buckets import MAX_PARTS, PAGE_SIZE, TOKEN_BUCKETS, Capacity, Kind, Layout, bucket_of, named
+from zerokl.runner.state import step_states
+from zerokl.types import (
+    PENDING_TOKEN,
+    ZERO_STATE,
+    PageId,
+    RequestId,
+    Segment,
+    StateSlot,
+    StateUse,
+    WindowPages,
+)
 
 I32 = NDArray[np.int32]
 
@@ -45,23 +56,57 @@ def pack_step(segments: Sequence[Segment], places: Mapping[RequestId, int], capa
             f"there is room for {capacity.max_segments} and {capacity.max_tokens}"
         )
     name_pending(tokens, segments, ragged.row_starts, places)
-    counts = np.diff(ragged.row_starts).astype(np.int32)
-    starts = ragged.positions[ragged.row_starts[:-1]]
-    lists = work_lists(starts, counts, ragged.row_starts, capacity.group, capacity.chunk, capacity.tile_rows, MAX_PARTS)
-    is_short = len(lists.long) == 0 and bucket_of(len(tokens), TOKEN_BUCKETS) <= capacity.short_tokens
-    layout = capacity.layout(bucket_of(len(tokens), TOKEN_BUCKETS), is_short)
+    lists = [lists_of(ragged, kind, capacity) for kind in capacity.kinds]
+    bucket = bucket_of(len(tokens), TOKEN_BUCKETS)
+    is_short = not any(len(one.long) for one in lists) and bucket <= capacity.short_tokens
+    layout = capacity.layout(bucket, is_short)
     views = views_of(layout, buffer)
-    for name, values, padding in (
-        ("tokens", tokens, 0),
-        ("positions", ragged.positions, -1),
-        ("slots", ragged.slots, -1),
-    ):
-        views[name][: len(values)], views[name][len(values) :] = values, padding
-    write_lists(views, lists)
-    table = ragged.page_table
-    views["page_table"][: len(table), : table.shape[1]] = table
-    used = layout.offsets["page_table"] + len(table) * layout.table_width
+    padded(views["tokens"], tokens, 0)
+    padded(views["positions"], ragged.positions, -1)
+    tables = views["page_table"].reshape(layout.segments, -1, layout.table_width)
+    for number, (kind, own) in enumerate(zip(capacity.kinds, lists, strict=True)):
+        seen = ragged
+        if kind.window is not None:
+            seen = window_ragged(segments, capacity.windows.index(kind.window), ragged)
+        padded(views[named("slots", number)], seen.slots, -1)
+        write_lists(views, number, own)
+        tables[: len(segments), number, : seen.page_table.shape[1]] = seen.page_table
+    if layout.checkpoints:
+        write_states(views, segments, ragged)
+    used = layout.offsets["page_table"] + len(segments) * layout.row_of_tables
     return Packed(layout, is_short, used, ragged.row_starts)
+
+
+def padded(view: I32, values: I32, padding: int) -> None:
+    view[: len(values)], view[len(values) :] = values, padding
+
+
+def lists_of(ragged: Ragged, kind: Kind, capacity: Capacity) -> Lists:
+    """Attention's work for one kind of layers."""
+    return work_lists(
+        ragged.positions[ragged.row_starts[:-1]],
+        np.diff(ragged.row_starts).astype(np.int32),
+        ragged.row_starts,
+        kind.group,
+        capacity.chunk,
+        capacity.tile_rows,
+        MAX_PARTS,
+        kind.window,
+    )
+
+
+def write_states(views: Mapping[str, I32], segments: Sequence[Segment], ragged: Ragged) -> None:
+    """Where states come from and go to; padding is in no segment, and a segment that isn't there has no slot."""
+    step = step_states(segments, ragged)
+    padded(views["segment_of_row"], step.segment_of_row, -1)
+    padded(views["row_starts"], ragged.row_starts, int(ragged.row_starts[-1]))
+    padded(views["source"], np.array([segment.state.source for segment in segments if segment.state], np.int32), -1)
+    padded(views["live"], step.live, -1)
+    count, counts = len(step.write_rows), np.bincount(step.write_segments, minlength=len(segments))
+    if count > len(views["writes"]):
+        raise EngineError(f"{count} checkpoints in a step; there is room for {len(views['writes'])}")
+    padded(views["write_starts"], np.concatenate(([0], np.cumsum(counts))).astype(np.int32), count)
+    views["writes"][:count] = np.stack([step.write_rows, step.write_slots], 1)
 
 
 def name_pending(tokens: I32, segments: Sequence[Segment], row_starts: I32, places: Mapping[RequestId, int]) -> None:
@@ -74,13 +119,13 @@ def name_pending(tokens: I32, segments: Sequence[Segment], row_starts: I32, plac
             tokens[stop - 1] = -1 - place
 
 
-def write_lists(views: Mapping[str, I32], lists: Lists) -> None:
+def write_lists(views: Mapping[str, I32], kind: int, lists: Lists) -> None:
     for place, name in enumerate(("long", "short")):
-        items = getattr(lists, name)
-        if len(items) > len(views[name]):
-            raise EngineError(f"{len(items)} {name} items of attention; there is room for {len(views[name])}")
-        views[name][: len(items)] = items
-        views["counts"][4 * place] = len(items)
+        items, view = getattr(lists, name), views[named(name, kind)]
+        if len(items) > len(view):
+            raise EngineError(f"{len(items)} {name} items of attention; there is room for {len(view)}")
+        view[: len(items)] = items
+        views[named("counts", kind)][4 * place] = len(items)
 
 
 def views_of(layout: Layout, buffer: I32) -> dict[str, I32]:
@@ -98,7 +143,8 @@ def rehearsal(
 ) -> list[Segment] | None:
     """A made-up step that fills a bucket: with `is_short` single tokens, else as few long segments as can be.
 
-    Every row has a slot of its own. None if the pool or the limits allow no step of that bucket.
+    Every row has a slot of its own, in every kind: `num_pages` is the smallest pool's. None if the pool or the limits
+    allow no step of that bucket.
     """
     most = min(tokens, capacity.max_tokens, num_pages if is_short else num_pages * PAGE_SIZE)
     most = min(most, capacity.max_segments * (1 if is_short else context_length))
@@ -110,6 +156,9 @@ def rehearsal(
     for number, length in enumerate(lengths):
         stop = page + -(-length // PAGE_SIZE)
         pages = [PageId(one) for one in range(page, stop)]
-        segments.append(Segment(RequestId(number), 0, [1 + i % 7 for i in range(length)], pages))
+        windows = tuple(WindowPages(0, pages) for _ in capacity.windows)
+        state = StateUse(ZERO_STATE, StateSlot(number)) if capacity.interval else None
+        ids = [1 + i % 7 for i in range(length)]
+        segments.append(Segment(RequestId(number), 0, ids, pages, windows=windows, state=state))
         page = stop
     return segments if page <= num_pages and len(segments) <= capacity.max_segments else None

@@ -149,7 +149,7 @@ def rank_runner(config: Config, group: SharedGroup, channel: Channel | Mailbox, 
     if config.device == "cuda":
         from zerokl.runner import cuda_start
 
-        return cuda_start.start(model, config, tokens_per_step(config), pools.num_pages)
+        return cuda_start.start(model, config, tokens_per_step(config), pools)
     return CpuRunner(
         model,
         pools.num_pages,

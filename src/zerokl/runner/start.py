@@ -93,12 +93,12 @@ def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     from zerokl.ops.work import CHUNK as KEYS_PER_CHUNK
     from zerokl.runner import cuda_start
 
-    num_pages = cuda_start.pages_that_fit(model, config)
+    pools = cuda_start.pools_that_fit(model, config)
     if ranks is not None:
-        ranks.setup(asdict(Pools(num_pages, config.page_size)))
+        ranks.setup(asdict(pools))
         ranks.watch(model.team.group.abort)
     try:
-        runner = cuda_start.start(model, config, tokens_per_step(config), num_pages)
+        runner = cuda_start.start(model, config, tokens_per_step(config), pools)
     except (ZeroklError, RuntimeError):
         if ranks is not None and model.team.group.is_broken:
             ranks.ready()  # raises for the rank that is to blame
@@ -107,11 +107,10 @@ def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     if ranks is not None:
         facts |= {"tp": config.tp, "exchange": model.team.group.way, "other_ranks": ranks.ready()}
     numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", "bfloat16", cuda_start.FAMILY)
-    kv_bytes = runner.num_pages * cuda_start.bytes_per_page(model)
     return Started(
         runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config), model.team.group),
-        Pools(runner.num_pages, runner.page_size),
-        kv_bytes,
+        pools,
+        cuda_start.kept_bytes(model, pools),
         numerics,
         facts,
     )

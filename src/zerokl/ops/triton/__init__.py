@@ -4,11 +4,18 @@ Importing this needs the extra `zerokl[cuda]`. Activations and weights are bfloa
 """
 
 from zerokl.ops.triton.attention import attention
+from zerokl.ops.triton.convolution import convolved
+from zerokl.ops.triton.elementwise import gated, geglu, gelu, scale, sigmoid_of, softcap
 from zerokl.ops.triton.embedding import embedding
+from zerokl.ops.triton.experts import experts
+from zerokl.ops.triton.kv import store_kv
+from zerokl.ops.triton.layer_norm import layer_norm
 from zerokl.ops.triton.leaves import MAX_LEAVES
-from zerokl.ops.triton.matrix import pack, upload
+from zerokl.ops.triton.matrix import joined, pack, upload
+from zerokl.ops.triton.recurrence import gated_delta, selective_scan, time_steps
 from zerokl.ops.triton.rms_norm import rms_norm
 from zerokl.ops.triton.rope import rope_table, rotate_and_store
+from zerokl.ops.triton.route import route
 from zerokl.ops.triton.shards import logits_of_ranks, rows_of_ranks, summed
 from zerokl.ops.triton.some_heads import of_some_heads
 from zerokl.ops.triton.swiglu import swiglu
@@ -17,8 +24,16 @@ from zerokl.ops.triton.ways import gated_linear, linear
 __all__ = [
     "MAX_LEAVES",
     "attention",
+    "convolved",
     "embedding",
+    "experts",
+    "gated",
+    "gated_delta",
     "gated_linear",
+    "geglu",
+    "gelu",
+    "joined",
+    "layer_norm",
     "linear",
     "logits_of_ranks",
     "of_some_heads",
@@ -26,8 +41,15 @@ __all__ = [
     "rms_norm",
     "rope_table",
     "rotate_and_store",
+    "route",
     "rows_of_ranks",
+    "scale",
+    "selective_scan",
+    "sigmoid_of",
+    "softcap",
+    "store_kv",
     "summed",
     "swiglu",
+    "time_steps",
     "upload",
 ]

@@ -15,8 +15,11 @@ from typing import Any
 
 import torch
 
+from zerokl.errors import EngineError
 from zerokl.ops.choices import REFERENCE, REFERENCE_LEAVES, Choices, Compare, Shape, Verdict, Way, settle
+from zerokl.ops.matrix import DeviceExperts
 from zerokl.ops.triton.chain import empty, run_chain
+from zerokl.ops.triton.experts import FEW, MANY, MIXTURES, SOME, answers_of
 from zerokl.ops.triton.ways import compute
 
 KINDS = ("cancelling", "gaussian", "wide", "subnormal")
@@ -52,6 +55,50 @@ def admit(
         return compare
 
     return settle(choices, kinds, buckets, comparing)
+
+
+def admit_experts(device: str, dtype: Any = torch.bfloat16) -> list[Verdict]:
+    """Compare the schedules of every mixture that was asked for, expert by expert and row by row, with the reference.
+
+    Raises EngineError if not even blocks of the reference schedule give its bits.
+    """
+    verdicts = []
+    for width, hidden in sorted(MIXTURES.seen):
+        x, gate_up, down, chosen = mixture(width, hidden, device, dtype)
+        expected = answers_alone(x, gate_up, down, chosen)
+        for schedule in (FEW, SOME, MANY, REFERENCE):
+            found = answers_of(x, gate_up, down, chosen, schedule)
+            shape = Shape(len(x), width, hidden, gated=True)
+            verdicts.append(Verdict(shape, schedule, differing(found, expected), found.numel()))
+            if verdicts[-1].differing and schedule == REFERENCE:
+                raise EngineError(
+                    f"no way to compute experts of {width} and {hidden} gives the reference schedule's bits"
+                )
+            if verdicts[-1].differing:
+                MIXTURES.rejected.add((width, hidden, schedule))
+    return verdicts
+
+
+def mixture(width: int, hidden: int, device: str, dtype: Any, rows: int = 40) -> tuple[Any, Any, Any, Any]:
+    """Cancelling operands for three experts, of which each row has two; one expert has nearly all rows."""
+    first = [inputs(Shape(0, hidden, width, gated=True), rows, device, KINDS[0], dtype, seed) for seed in range(3)]
+    second = [inputs(Shape(0, width, hidden), 1, device, KINDS[0], dtype, seed).w for seed in range(3)]
+    chosen = torch.tensor([[0, 1 + (i % 7 == 0)] for i in range(rows)], dtype=torch.int32, device=device)
+    stacks = torch.stack([one.w for one in first]), torch.stack(second)
+    return first[0].x, DeviceExperts(stacks[0]), DeviceExperts(stacks[1]), chosen
+
+
+def answers_alone(x: Any, gate_up: DeviceExperts, down: DeviceExperts, chosen: Any) -> Any:
+    """[T * top, E] f32: by the reference schedule, each expert for all rows, of which its own are taken."""
+    rows, top = chosen.shape
+    width, hidden = down.shape
+    answers = torch.empty((rows * top, width), dtype=torch.float32, device=x.device)
+    for number in range(len(gate_up)):
+        between = run_chain(x, gate_up.values[number], empty(x, hidden), REFERENCE, gated=True)
+        whole = run_chain(between, down.values[number], empty(x, width, torch.float32), REFERENCE)
+        own = (chosen.reshape(-1) == number).nonzero()[:, 0]
+        answers[own] = whole[own // top]
+    return answers
 
 
 def outcome(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:

@@ -1,6 +1,6 @@
 """Paged attention on the GPU: long tiles and short tiles of one contract, launched over work lists in device memory.
 
-Maths       as `ops.attention`: row at position t sees keys j <= t; base 2, s = (q . k) * f32(scale * log2 e)
+Maths       as `ops.attention`: row t sees keys t - window < j <= t; s = (q . k) * f32(scale * log2 e) in base 2
 Shapes      q [T, H, D] bf16, pool k, v [P, K, 64, D] bf16 -> [T, H * D] bf16; D a power of two from 16 to 256
 Rounding    fp32; p to bf16 for its product with v, not for its sum; one rounding of O / l at the end
 Order       blocks of 64 keys and chunks of CHUNK keys, both at absolute positions. Per (row, block):
@@ -9,6 +9,8 @@ Order       blocks of 64 keys and chunks of CHUNK keys, both at absolute positio
             chunks start from (m = -inf, l = 0, O = 0) and merge in order:
               m' = max(m, mc); l = fma(l, exp2(m - m'), lc * exp2(mc - m')); O alike
             The fold is `numbers.fold64`. exp2 is the device's (ex2.approx).
+            With a soft cap or a bias (`bias.py`): s = c * scale, or tanh(c * before) * after; s = fma(bias, log2 e, s);
+              m' = max(m, max s); p = exp2(s - m')
 Same bits   for every cut of a sequence into rows and steps, every tile, warp count, page number and neighbour;
             with its chunks computed one after the other or apart
 Free        rows per tile, warps, stages, bulk copies or plain loads, which kernel takes a segment
@@ -27,7 +29,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from zerokl.ops.triton.numbers import EARLY, INTERPRETED, begin, fold64
+from zerokl.ops.triton.bias import distance_table
+from zerokl.ops.triton.numbers import EARLY, INTERPRETED, begin, fold64, tanh
 from zerokl.ops.work import CHUNK, ITEM, SHORT_ROWS
 
 BLOCK = tl.constexpr(64)
@@ -35,10 +38,24 @@ BLOCK = tl.constexpr(64)
 
 
 @triton.jit
+def bent_scores(
+    scores, positions, keys, table, at_bias, extent, scale, after, CAPPED: tl.constexpr, BIASED: tl.constexpr
+):  # fmt: skip
+    """The scores themselves, in base 2, where scale and exp2 can't be one fma."""
+    bent = tanh(scores * scale) * after if CAPPED else scores * scale
+    if BIASED:
+        distance = positions[:, None] - keys[None, :]
+        known = (distance >= 0) & (distance < extent)
+        bias = tl.load(table + at_bias[:, None] + distance, mask=known, other=0.0)
+        bent = tl.fma(bias, tl.zeros_like(bent) + 1.4426950408889634, bent)
+    return bent
+
+
+@triton.jit
 def block_of_keys(
-    peak, total, out, q, pool_k, pool_v, page, key_head, first_key, positions, scale,
-    K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, BULK: tl.constexpr,
-    REGISTERS: tl.constexpr, WARPS: tl.constexpr,
+    peak, total, out, q, pool_k, pool_v, page, key_head, first_key, positions, scale, window, table, at_bias, extent,
+    after, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, BULK: tl.constexpr,
+    REGISTERS: tl.constexpr, WARPS: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """The running (peak m, total l, out O) of a chunk after one more block of keys."""
     first_row = (page * K + key_head) * BLOCK
@@ -48,12 +65,24 @@ def block_of_keys(
     else:
         k = tl.load(pool_k + (first_row.to(tl.int64) + offsets)[:, None] * D + tl.arange(0, D)[None, :])
     scores = tl.dot(q, k.T)
+    keys = first_key + offsets
+    if CAPPED or BIASED:
+        scores = bent_scores(scores, positions, keys, table, at_bias, extent, scale, after, CAPPED, BIASED)
     if MASKED:
-        scores = tl.where((first_key + offsets)[None, :] <= positions[:, None], scores, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(scores, 1) * scale)
+        visible = keys[None, :] <= positions[:, None]
+        if WINDOWED:
+            visible = visible & (keys[None, :] > positions[:, None] - window)
+        scores = tl.where(visible, scores, float("-inf"))
+    if CAPPED or BIASED:
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+    else:
+        new_peak = tl.maximum(peak, tl.max(scores, 1) * scale)
     base = tl.where(new_peak == float("-inf"), 0.0, new_peak) if MASKED else new_peak
-    below = tl.broadcast_to(-base[:, None], [ROWS, BLOCK])
-    p = tl.exp2(tl.fma(scores, tl.full([ROWS, BLOCK], scale, tl.float32), below))
+    if CAPPED or BIASED:
+        p = tl.exp2(scores - base[:, None])
+    else:
+        below = tl.broadcast_to(-base[:, None], [ROWS, BLOCK])
+        p = tl.exp2(tl.fma(scores, tl.full([ROWS, BLOCK], scale, tl.float32), below))
     shrink = tl.exp2(peak - base)
     total = tl.fma(total, shrink, fold64(p, ROWS, REGISTERS, WARPS))
     if BULK:
@@ -66,14 +95,15 @@ def block_of_keys(
 
 @triton.jit
 def chunk_of_keys(
-    q, pool_k, pool_v, pages, key_head, start, stop, first_position, positions, scale,
-    K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr,
-    WARPS: tl.constexpr, PAGES: tl.constexpr, ONE_LOOP: tl.constexpr,
+    q, pool_k, pool_v, pages, key_head, start, stop, first_position, positions, scale, window, table, at_bias, extent,
+    after, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr,
+    WARPS: tl.constexpr, PAGES: tl.constexpr, ONE_LOOP: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
+    BIASED: tl.constexpr,
 ):  # fmt: skip
     """(m, l, O) of keys start .. stop - 1, a chunk's or the part of it that is there.
 
-    All rows see what lies before `first_position`, so blocks there need no mask. ONE_LOOP masks them all the same: few
-    rows don't feel it, and their loads stay in flight to the end.
+    All rows see what lies before `first_position`, so blocks there need no mask, unless there is a window. ONE_LOOP
+    masks them all the same: few rows don't feel it, and their loads stay in flight to the end.
     """
     # A chunk's page numbers at once: a load of each inside the loop would stand before the bulk copies in the pipeline.
     place = tl.arange(0, PAGES)
@@ -82,23 +112,33 @@ def chunk_of_keys(
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, D], tl.float32)
-    if ONE_LOOP:
+    if ONE_LOOP or WINDOWED:
         clear = start
     else:
         clear = tl.maximum(start, tl.minimum(stop, (first_position + 1) // BLOCK * BLOCK))
     for key in tl.range(start, clear, BLOCK):
         page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
-            peak, total, out, q, pool_k, pool_v, page, key_head, key, positions, scale,
-            K, D, ROWS, False, BULK, REGISTERS, WARPS,
+            peak, total, out, q, pool_k, pool_v, page, key_head, key, positions, scale, window, table, at_bias, extent,
+            after, K, D, ROWS, False, BULK, REGISTERS, WARPS, WINDOWED, CAPPED, BIASED,
         )  # fmt: skip
     for key in tl.range(clear, stop, BLOCK):
         page = tl.sum(tl.where(place == key // BLOCK - first_page, numbers, 0), 0)
         peak, total, out = block_of_keys(
-            peak, total, out, q, pool_k, pool_v, page, key_head, key, positions, scale,
-            K, D, ROWS, True, BULK, REGISTERS, WARPS,
+            peak, total, out, q, pool_k, pool_v, page, key_head, key, positions, scale, window, table, at_bias, extent,
+            after, K, D, ROWS, True, BULK, REGISTERS, WARPS, WINDOWED, CAPPED, BIASED,
         )  # fmt: skip
     return peak, total, out
+
+
+@triton.jit
+def first_visible(position, window, WINDOWED: tl.constexpr):
+    """Where the block of the first key begins that a row at this position sees."""
+    if WINDOWED:
+        first = tl.maximum(position - window + 1, 0) // BLOCK * BLOCK
+    else:
+        first = position * 0
+    return first
 
 
 @triton.jit
@@ -118,11 +158,12 @@ def finished(out, total):
     return tl.div_rn(out, tl.zeros_like(out) + total[:, None]) + 0.0
 
 
-@triton.jit(do_not_specialize=["table_width"])
+@triton.jit(do_not_specialize=["table_width", "window", "extent"])
 def long_tiles(
-    q, pool_k, pool_v, page_table, y, items, num_items, scale,
-    table_width, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, ITEM_SIZE: tl.constexpr,
+    q, pool_k, pool_v, page_table, y, items, num_items, scale, table_width, window, table, extent, after,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, BULK: tl.constexpr,
+    REGISTERS: tl.constexpr, ITEM_SIZE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
+    BIASED: tl.constexpr,
 ):  # fmt: skip
     """One program per (key head, item): ROWS packed rows (token, head of the group) of a segment, chunk after chunk."""
     begin()
@@ -144,21 +185,25 @@ def long_tiles(
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, D], tl.float32)
-    for chunk_start in range(0, last_position + 1, CHUNK):
+    first_key = first_visible(first_position, window, WINDOWED)
+    at_bias = tl.where(live, ((first_row + token).to(tl.int64) * H + head) * extent, 0)
+    for chunk_start in range(first_key // CHUNK * CHUNK, last_position + 1, CHUNK):
         stop = tl.minimum(chunk_start + CHUNK, last_position + 1)
         chunk_peak, chunk_total, chunk_out = chunk_of_keys(
-            queries, pool_k, pool_v, pages, key_head, chunk_start, stop, first_position, start + token,
-            scale, K, D, ROWS, BULK, REGISTERS, 1, CHUNK // BLOCK, False,
+            queries, pool_k, pool_v, pages, key_head, tl.maximum(chunk_start, first_key), stop, first_position,
+            start + token, scale, window, table, at_bias, extent, after,
+            K, D, ROWS, BULK, REGISTERS, 1, CHUNK // BLOCK, False, WINDOWED, CAPPED, BIASED,
         )  # fmt: skip
         peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
     tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
 
 
-@triton.jit(do_not_specialize=["table_width"])
+@triton.jit(do_not_specialize=["table_width", "window", "extent"])
 def short_tiles(
-    q, pool_k, pool_v, page_table, y, part_peak, part_total, part_out, arrived, items, num_items, scale,
-    table_width, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    q, pool_k, pool_v, page_table, y, part_peak, part_total, part_out, arrived, items, num_items, scale, table_width,
+    window, table, extent, after, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, WARPS: tl.constexpr, ITEM_SIZE: tl.constexpr,
+    WINDOWED: tl.constexpr, CAPPED: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """Programs (key head, any) take items: the few rows of a segment and one chunk. A lone chunk is finished here."""
     begin()
@@ -177,9 +222,12 @@ def short_tiles(
         last_position = start + num_tokens - 1
         pages = page_table + segment.to(tl.int64) * table_width
         stop = tl.minimum((chunk + 1) * CHUNK, last_position + 1)
+        first_key = tl.maximum(chunk * CHUNK, first_visible(start, window, WINDOWED))
+        at_bias = tl.where(live, ((first_row + token).to(tl.int64) * H + head) * extent, 0)
         peak, total, out = chunk_of_keys(
-            queries, pool_k, pool_v, pages, key_head, chunk * CHUNK, stop, start, start + token, scale,
-            K, D, ROWS, BULK, REGISTERS, WARPS, CHUNK // BLOCK, True,
+            queries, pool_k, pool_v, pages, key_head, first_key, stop, start, start + token, scale, window, table,
+            at_bias, extent, after,
+            K, D, ROWS, BULK, REGISTERS, WARPS, CHUNK // BLOCK, True, WINDOWED, CAPPED, BIASED,
         )  # fmt: skip
         if num_chunks == 1:
             tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
@@ -189,7 +237,7 @@ def short_tiles(
             tl.store(part_total + part, total)
             tl.store(part_out + part[:, None] * D + dims[None, :], out)
             tl.debug_barrier()
-            first = item - chunk
+            first = item - chunk + tl.load(entry + 6)
             counter = arrived + first * K + key_head
             if tl.atomic_add(counter, 1, sem="acq_rel") == num_chunks - 1:
                 tl.store(counter, 0)
@@ -239,27 +287,35 @@ SHORT = Tile(SHORT_ROWS, 4, 3)
 MANY_SHORT = Tile(SHORT_ROWS, 4, 2)
 """With many segments more programs per processor beat deeper pipelines: 103 against 106 us for 256 of 384 keys."""
 MANY = 48
+LARGE_HEAD = 256
+"""Three stages of blocks of this width don't fit a processor's memory."""
 BULK = not INTERPRETED
 
 
-def attention(q: Any, kv: Any, scale: float) -> Any:
-    """See the top of the file. `kv.ragged.work` says who does what."""
+def attention(q: Any, kv: Any, scale: float, after: float = 0.0, window: int = 0, bias: Any = None) -> Any:
+    """See the top of the file. `kv.ragged.work` says who does what.
+
+    `scale`, `after`: of `ops.attention.score_factors`; `bias`: (queries' part [T, H, B], profile [B, extent]).
+    """
     tokens, heads, size = q.shape
     key_heads, work = kv.k.shape[1], kv.ragged.work
     y = torch.empty((tokens, heads * size), dtype=q.dtype, device=q.device)
     pools = (descriptor(kv.k), descriptor(kv.v)) if BULK else (kv.k, kv.v)
-    table = kv.ragged.page_table
+    pages = kv.ragged.page_table
+    table, extent = (y, 1) if bias is None else (distance_table(*bias), bias[1].shape[1])
+    flags = {"WINDOWED": window > 0, "CAPPED": after != 0.0, "BIASED": bias is not None}
+    given = scale, pages.stride(0), window, table, extent, after, heads, key_heads, size
     if work.long_grid:
+        long = LONG if size < LARGE_HEAD else LONG._replace(stages=2)
         long_tiles[(key_heads, work.long_grid)](
-            q, *pools, table, y, work.long, work.counts, scale, table.shape[1], heads, key_heads, size, LONG.rows,
-            CHUNK, BULK, LONG.registers, ITEM, num_warps=LONG.warps, num_stages=LONG.stages, **EARLY,
+            q, *pools, pages, y, work.long, work.counts, *given, long.rows, CHUNK, BULK, long.registers, ITEM,
+            **flags, num_warps=long.warps, num_stages=long.stages, **EARLY,
         )  # fmt: skip
     if work.short_grid:
         tile = MANY_SHORT if work.segments >= MANY else SHORT
         short_tiles[(key_heads, work.short_grid)](
-            q, *pools, table, y, *work.parts, work.short, work.counts[4:], scale, table.shape[1], heads, key_heads,
-            size, tile.rows, CHUNK, BULK, tile.registers, tile.sharing, ITEM,
-            num_warps=tile.warps, num_stages=tile.stages, **EARLY,
+            q, *pools, pages, y, *work.parts, work.short, work.counts[4:], *given, tile.rows, CHUNK, BULK,
+            tile.registers, tile.sharing, ITEM, **flags, num_warps=tile.warps, num_stages=tile.stages, **EARLY,
         )  # fmt: skip
     return y
 

@@ -19,7 +19,7 @@ def embedding_rows(weight, ids, y, E: tl.constexpr, BLOCK: tl.constexpr):
     begin()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    token = tl.load(ids + row).to(tl.int64)
+    token = tl.maximum(tl.load(ids + row), 0).to(tl.int64)  # a padding row's position is -1
     values = tl.load(weight + token * E + column, mask=column < E, other=0.0)
     tl.store(y + row * E + column, values.to(tl.float32), mask=column < E)
 

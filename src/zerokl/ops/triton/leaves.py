@@ -22,8 +22,8 @@ import triton.language as tl
 from zerokl.errors import ShapeError
 from zerokl.ops.choices import LeafTiles, Schedule
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.gated import blocks, processors
 from zerokl.ops.triton.numbers import EXACT, begin
+from zerokl.ops.triton.persistent import blocks, processors
 
 MAX_TILES = 1 << 16
 MAX_LEAVES = 8

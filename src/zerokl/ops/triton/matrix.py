@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ def pack(weight: NDArray[Any], dtype: str, device: str) -> Any:
     if weight.dtype == np.uint16:
         return host.view(torch.bfloat16).to(device)
     return host.to(device).to(torch.bfloat16)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Rows side by side."""
+    return torch.cat(tuple(parts), 1)
 
 
 def upload(array: NDArray[Any], device: str) -> Any:

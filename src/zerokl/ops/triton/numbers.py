@@ -58,7 +58,21 @@ def exp2(x):
     x = tl.where(x < -160.0, -160.0, x)
     x = tl.where(x > 129.0, 129.0, x)
     whole = whole_number(x)
-    f = x - whole
+    return scaled(x - whole, whole)
+
+
+@triton.jit
+def exp(x):
+    """e^x, bit for bit `math.rs` exp: as exp2, with x log2(e) in two parts."""
+    x = tl.where(x < -110.0, -110.0, x)
+    x = tl.where(x > 90.0, 90.0, x)
+    whole = whole_number(x * 1.4426950408889634)
+    return scaled(tl.fma(x, 1.925963e-8, tl.fma(x, 1.4426950408889634, -whole)), whole)
+
+
+@triton.jit
+def scaled(f, whole):
+    """2^(f + whole), |f| <= 1/2, by two factors, of which only the second can round."""
     y = tl.fma(f, 0.00015469761, 0.001339089)
     y = tl.fma(y, f, 0.009618031)
     y = tl.fma(y, f, 0.05550357)
@@ -67,6 +81,43 @@ def exp2(x):
     y = tl.fma(f, y, 1.0)
     half = whole_number(whole * 0.5)
     return y * power_of_two(half) * power_of_two(whole - half)
+
+
+@triton.jit
+def tanh(x):
+    """Bit for bit `math.rs` tanh: near 0 a polynomial, else (1 - t) / (1 + t) with t = 2^(-2 |x| log2 e)."""
+    size, square = tl.abs(x), x * x
+    y = tl.fma(square, -0.0062742396, 0.021071678)
+    y = tl.fma(y, square, -0.05385231)
+    y = tl.fma(y, square, 0.13332586)
+    y = tl.fma(y, square, -0.33333316)
+    small = tl.fma(size * square, y, size)
+    t = exp2(size * -2.885390043258667)
+    large = tl.div_rn(1.0 - t, 1.0 + t)
+    y = tl.where(size < 0.55, small, large)
+    return tl.where(x < 0.0, -y, y)
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    below = 1.0 + exp(-x)
+    return tl.div_rn(tl.zeros_like(x) + 1.0, below)
+
+
+@triton.jit
+def silu(x):
+    """x / (1 + exp(-x))."""
+    return tl.div_rn(x, 1.0 + exp(-x))
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + exp(x)), bit for bit the CPU's."""
+    e = exp(-tl.abs(x))
+    w = 1.0 + e
+    tail = log2(w) * 0.6931471805599453 + tl.div_rn(e - (w - 1.0), w)
+    return tl.where(x < 0.0, 0.0, x) + tail
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """Root mean square normalisation.
 
 Maths       y = x * (1 / sqrt(mean(x^2) + eps)) * w
-Shapes      x [T, E] f32 or bf16, w [E] f32 -> y [T, E] bf16; E up to 16,384
-Rounding    fp32: squares, their sum, / E, + eps, square root, 1 / it, x * that, * w; then once to bf16
-Order       one row per program; the reduction's tree depends on E alone
+Shapes      x [T, E] or [T, H, E] f32 or bf16, w [E] f32 -> y likewise, bf16, or f32 if `wide`; E up to 16,384
+Rounding    fp32: squares, their sum, / E, + eps, square root, 1 / it, x * that, * w; then once to y's type
+Order       one row, or head of a row, per program; the reduction's tree depends on E alone
 Same bits   for every T and row position
 Frozen      block (the power of two that holds E) and warps
 """
@@ -20,23 +20,28 @@ from zerokl.ops.triton.numbers import EARLY, NARROW, begin
 
 
 @triton.jit
-def rms_norm_rows(x, weight, y, eps, E: tl.constexpr, BLOCK: tl.constexpr):
+def rms_norm_rows(x, weight, y, eps, stride, HEADS: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr):
+    """One program per head of a row; rows of x are `stride` apart, y's lie close."""
     begin()
-    row = tl.program_id(0).to(tl.int64)
+    number = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < E
-    values = tl.load(x + row * E + column, mask=inside, other=0.0).to(tl.float32)
+    at = x + number // HEADS * stride + number % HEADS * E
+    values = tl.load(at + column, mask=inside, other=0.0).to(tl.float32)
     w = tl.load(weight + column, mask=inside, other=0.0)
     mean = tl.div_rn(tl.sum(values * values, 0), E * 1.0)
     factor = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
-    tl.store(y + row * E + column, (values * factor * w).to(y.dtype.element_ty), mask=inside)
+    tl.store(y + number * E + column, (values * factor * w).to(y.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: Any, weight: Any, eps: float) -> Any:
-    rows, width = x.shape
-    y = torch.empty_like(x, dtype=NARROW)
+def rms_norm(x: Any, weight: Any, eps: float, wide: bool = False) -> Any:
+    """[T, E], or [T, H, E]: each head by itself."""
+    rows, heads, width = len(x), x.shape[1] if x.ndim == 3 else 1, x.shape[-1]
+    y = torch.empty(x.shape, dtype=torch.float32 if wide else NARROW, device=x.device)
     block = triton.next_power_of_2(width)
-    rms_norm_rows[(rows,)](x, weight, y, eps, width, block, num_warps=warps_for(block), **EARLY)
+    rms_norm_rows[(rows * heads,)](
+        x, weight, y, eps, x.stride(0), heads, width, block, num_warps=warps_for(block), **EARLY
+    )
     return y
 
 

@@ -3,7 +3,8 @@
 Table       cos, sin of positions[t] * inv_freq[i]: `math.rs` sin_cos in plain float64, so the CPU's bits. It is
             made on the device for the step's positions; nothing depends on how long a context may be
 Maths       q and k of each head: normalised first where there is a weight (x * rstd * w over the head), then
-            y[a] = x[a] cos - x[b] sin, y[b] = x[b] cos + x[a] sin for the pairs (i, D/2 + i); v as it is.
+            y[a] = x[a] cos - x[b] sin, y[b] = x[b] cos + x[a] sin for the pairs (i, R/2 + i); the rest of a head,
+            where R < D, and v as they are.
             The values' slots of a new page that nobody has filled yet are zeroed
 Shapes      qkv [T, (H + 2K) D] bf16 -> q [T, H, D] bf16; k, v go to the pools [P, K, 64, D] at the row's slot
 Rounding    fp32 from the projection to the one rounding to bf16
@@ -134,6 +135,46 @@ def turn_group(
 
 
 @triton.jit
+def turn_part_and_store(
+    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """The same where only the first 2 PAIRS numbers of a head are turned; one program per (row, HEADS heads)."""
+    begin()
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row)
+    head, dim = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, D)
+    is_query, is_key, there = head < H, (head >= H) & (head < H + K), head < H + 2 * K
+    is_first, is_second = dim < PAIRS, (dim >= PAIRS) & (dim < 2 * PAIRS)
+    partner = tl.where(is_first, dim + PAIRS, tl.where(is_second, dim - PAIRS, dim))
+    at = (row * (H + 2 * K) + head)[:, None] * D
+    x = tl.load(qkv + at + dim[None, :], mask=there[:, None], other=0.0).to(tl.float32)
+    z = tl.load(qkv + at + partner[None, :], mask=there[:, None], other=0.0).to(tl.float32)
+    turned = (is_query | is_key)[:, None]
+    if NORMED:
+        mean = tl.div_rn(tl.sum(x * x, 1), tl.zeros([HEADS], tl.float32) + D * 1.0)
+        factor = tl.div_rn(tl.zeros([HEADS], tl.float32) + 1.0, tl.sqrt_rn(mean + eps))[:, None]
+        own = tl.where(is_query[:, None], tl.load(q_weight + dim)[None, :], tl.load(k_weight + dim)[None, :])
+        other = tl.where(is_query[:, None], tl.load(q_weight + partner)[None, :], tl.load(k_weight + partner)[None, :])
+        x, z = tl.where(turned, x * factor * own, x), tl.where(turned, z * factor * other, z)
+    angle, is_turned = tl.where(is_second, dim - PAIRS, dim), is_first | is_second
+    c = tl.load(cos + row * PAIRS + angle, mask=is_turned, other=1.0)[None, :]
+    s = tl.load(sin + row * PAIRS + angle, mask=is_turned, other=0.0)[None, :]
+    y = tl.where(is_first[None, :], x * c - z * s, x * c + z * s)
+    y = tl.where(turned & is_turned[None, :], y, x).to(q.dtype.element_ty)
+    tl.store(q + (row * H + head)[:, None] * D + dim[None, :], y, mask=is_query[:, None])
+    if slot >= 0:
+        page, offset = (slot // 64).to(tl.int64), slot % 64
+        key_head = tl.where(is_key, head - H, head - H - K)
+        at_pool = ((page * K + key_head) * 64 + offset)[:, None] * D + dim[None, :]
+        tl.store(pool_k + at_pool, y, mask=is_key[:, None])
+        tl.store(pool_v + at_pool, y, mask=((head >= H + K) & there)[:, None])
+        first_value = H + K - tl.program_id(1) * HEADS
+        if (first_value < HEADS) & is_last_of_new_page(slots, row, slot, tl.num_programs(0)):
+            zero_rest_of_page(pool_v, slot, -first_value, K, D, HEADS)
+
+
+@triton.jit
 def is_last_of_new_page(slots, row, slot, num_rows):
     """Whether this row is the last that its step writes to its page, and the step began the page."""
     offset = slot % 64
@@ -159,6 +200,8 @@ def rope_table(positions: Any, inv_freq: Any, scale: float) -> tuple[Any, Any]:
     angles = len(inv_freq)
     frequencies = uploaded(inv_freq.tobytes(), str(positions.device))
     cos, sin = (torch.empty((len(positions), angles), dtype=torch.float32, device=positions.device) for _ in range(2))
+    if not angles:
+        return cos, sin  # nothing is turned
     block = triton.next_power_of_2(angles)
     turn_table[(len(positions),)](positions, frequencies, cos, sin, scale, angles, block, num_warps=1, **EARLY)
     return cos, sin
@@ -175,14 +218,18 @@ def rotate_and_store(
 ) -> Any:
     """Queries [T, H, D]; this step's keys and values are in the cache."""
     key_heads, size = kv.k.shape[1], kv.k.shape[3]
-    if size != 2 * turns[0].shape[1] or size & (size - 1):
-        raise ShapeError(f"on the GPU all of a head is turned and its size is a power of two, not {size} numbers")
+    if size & (size - 1):
+        raise ShapeError(f"on the GPU the size of a head is a power of two, not {size} numbers")
     q = torch.empty((len(qkv), num_heads, size), dtype=qkv.dtype, device=qkv.device)
-    normed = q_norm is not None
+    normed, pairs = q_norm is not None, turns[0].shape[1]
     groups = triton.cdiv(num_heads + 2 * key_heads, HEADS)
+    norms = (q_norm, k_norm) if normed else (turns[0], turns[0])
+    given = qkv, *turns, *norms, q, kv.k, kv.v, kv.ragged.slots, eps, num_heads, key_heads, size
+    if 2 * pairs < size:
+        turn_part_and_store[(len(qkv), groups)](*given, pairs, HEADS, normed, num_warps=4, **EARLY)
+        return q
     together = groups if len(qkv) >= MANY_ROWS else 1
     turn_and_store[(len(qkv), triton.cdiv(groups, together))](
-        qkv, *turns, q_norm if normed else turns[0], k_norm if normed else turns[0], q, kv.k, kv.v, kv.ragged.slots,
-        eps, num_heads, key_heads, size, HEADS, together, normed, num_warps=4, **EARLY,
+        *given, HEADS, together, normed, num_warps=4, **EARLY
     )  # fmt: skip
     return q

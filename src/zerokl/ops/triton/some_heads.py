@@ -9,12 +9,19 @@ from zerokl.ops.kv import LayerKV
 from zerokl.ops.triton.attention import attention
 
 
-def of_some_heads(q: Any, kv: LayerKV, scale: float) -> Any:
+def of_some_heads(
+    q: Any, kv: LayerKV, scale: float, after: float = 0.0, window: int = 0, bias: tuple[Any, Any] | None = None
+) -> Any:
     """[T, H, D] -> [T, H D], as `attention`. At most two key heads' worth of queries are computed for nothing."""
     rows, heads, size = q.shape
     group, before = kv.sharing or (1, 0)
     own = slice(before, before + heads)
-    whole = q.new_zeros((rows, group * kv.k.shape[1], size))
-    whole[:, own] = q
-    y = attention(whole, replace(kv, sharing=None), scale)
+
+    def padded(x: Any) -> Any:
+        whole = x.new_zeros((rows, group * kv.k.shape[1], x.shape[2]))
+        whole[:, own] = x
+        return whole
+
+    whole_bias = None if bias is None else (padded(bias[0]), bias[1])
+    y = attention(padded(q), replace(kv, sharing=None), scale, after, window, whole_bias)
     return y.view(rows, -1, size)[:, own].reshape(rows, heads * size)

@@ -10,8 +10,9 @@ from zerokl.errors import ShapeError
 from zerokl.ops.choices import REFERENCE, Choices, LeafTiles, Persistent, Schedule, Shape, Way
 from zerokl.ops.matrix import DeviceMatrix
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.gated import run_persistent
 from zerokl.ops.triton.leaves import reference, run_parts, run_tiles
+from zerokl.ops.triton.numbers import NARROW
+from zerokl.ops.triton.persistent import run_persistent
 from zerokl.ops.triton.swiglu import swiglu
 
 CHOICES = Choices()
@@ -23,7 +24,7 @@ def linear(x: Any, weight: DeviceMatrix, bias: Any, residual: Any, wide: bool) -
     columns, depth = weight.shape
     if x.shape[1] != depth:
         raise ShapeError(f"x must be [T, {depth}], not {list(x.shape)}")
-    added = residual is not None
+    x, added = narrow(x), residual is not None
     y = residual if added else empty(x, columns, torch.float32 if wide else None)
     shape = Shape(len(x), columns, depth, False, bias is not None, added, wide, weight.ends)
     return compute(CHOICES.of(shape), x, weight.values, y, bias, added, ends=weight.ends)
@@ -31,9 +32,14 @@ def linear(x: Any, weight: DeviceMatrix, bias: Any, residual: Any, wide: bool) -
 
 def gated_linear(x: Any, weight: DeviceMatrix, bias: Any) -> Any:
     """swiglu(linear(x)): [T, K] -> [T, N / 2]."""
-    columns, depth = weight.shape[0] // 2, weight.shape[1]
+    x, columns, depth = narrow(x), weight.shape[0] // 2, weight.shape[1]
     way = CHOICES.of(Shape(len(x), columns, depth, True, bias is not None))
     return compute(way, x, weight.values, empty(x, columns), bias, gated=True)
+
+
+def narrow(x: Any) -> Any:
+    """What enters a product is bf16: a stream of float32 that nothing has normalised is rounded once."""
+    return x if x.dtype == NARROW else x.to(NARROW)
 
 
 def compute(
