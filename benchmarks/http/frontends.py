@@ -1,22 +1,26 @@
-"""The Python and the Rust frontend side by side on one fake engine: CPU, rates, waits, and memory under open streams.
+"""The Python and the Rust frontend side by side on one engine that takes no CPU: CPU, rates, waits, and memory.
 
-    python benchmarks/http/frontends.py [--seconds 3] [--rounds 5] [--streams 1000]
+    python benchmarks/http/frontends.py [--seconds 5] [--rounds 5] [--streams 1000]
 
-The engine and the client (asyncio) share the machine and are the slower part, so the rates say little about a
-frontend; its own CPU time says what it costs.
+The engine (crates/zerokl-wire/examples/fake_engine.rs) and the client (wrk, which has to be installed) are native, so
+most of what the machine does is the frontend's. Its own CPU time, user and system, is what an answer costs.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
+import re
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compare import CONNECTIONS, HERE, LOADS, ROOT, cpu_s, free_port, process, wait_for
@@ -25,68 +29,47 @@ SERVERS = {"python": HERE / "our_frontend.py", "rust": HERE / "rust_frontend.py"
 TOKENS = 64
 """Of a stream in LOADS; its frames."""
 LONG = {"text": "hello", "stream": True, "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
+CROWD_STEP_MS = "50"
+OPEN_S = 8
+"""How long the streams of the memory's measurement stay open."""
+ENGINE = ROOT / "target" / "release" / "examples" / "fake_engine"
+UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}
 
 
-async def request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> None:
-    writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert head.startswith(b"http/1.1 200"), head
-    if b"content-length:" in head:
-        await reader.readexactly(int(head.split(b"content-length:")[1].split()[0]))
-    else:
-        await reader.readuntil(b"\r\n0\r\n\r\n")
+@dataclass
+class Figures:
+    """Of one frontend under one load, one value per round."""
 
-
-async def load(port: int, body: bytes, seconds: float) -> list[float]:
-    """How long each answer took, over connections that are kept."""
-    took: list[float] = []
-    end = time.perf_counter() + seconds
-
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
-        while (began := time.perf_counter()) < end:
-            await request(reader, writer, body)
-            took.append(time.perf_counter() - began)
-        writer.close()
-
-    await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
-    return took
-
-
-def resident_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-async def memory_mb(port: int, pid: int, streams: int) -> tuple[float, float]:
-    """(before, with so many streams open and read)"""
-    before = resident_mb(pid)
-    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(streams)]
-    body = json.dumps(LONG).encode()
-    for _, writer in opened:
-        writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-    readings = [asyncio.create_task(read_on(reader)) for reader, _ in opened]
-    await asyncio.sleep(8)
-    during = resident_mb(pid)
-    for (_, writer), reading in zip(opened, readings, strict=True):
-        reading.cancel()
-        writer.close()
-    await asyncio.sleep(2)
-    return before, during
-
-
-async def read_on(reader: asyncio.StreamReader) -> None:
-    while await reader.read(65536):
-        pass
+    cost_us: list[float] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, default=1000)
     options = parser.parse_args()
+    if not shutil.which("wrk"):
+        raise SystemExit("wrk has to be installed (Debian: apt install wrk)")
+    build = ["cargo", "build", "--release", "--quiet", "-p", "zerokl-wire", "--example", "fake_engine"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    with frontends() as (ports, pids):
+        for title, body in LOADS.items():
+            compare(title, json.dumps(body), ports, pids, options)
+    with frontends(CROWD_STEP_MS) as (ports, pids):
+        for server, port in ports.items():
+            before, during = memory_mb(port, pids[server], options.streams)
+            print(f"{server}: {before:.0f} MB, with {options.streams} open streams {during:.0f} MB")
+
+
+@contextlib.contextmanager
+def frontends(step_ms: str = "0") -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """(ports, process ids) of both, on one engine."""
     sys.path.insert(0, str(ROOT))
-    from tests.http.toy import write_toy_folder
+    from tests.http.toy import VOCAB, write_toy_folder
 
     from zerokl.cli.run_folder import write_config
     from zerokl.config import Config
@@ -94,41 +77,74 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="zk") as name, contextlib.ExitStack() as stack:
         folder = write_toy_folder(Path(name))
         write_config(folder, Config(model="toy"))
-        engine = ["--socket", f"{name}/engine.sock", "--run-folder", name, "--max-running-requests", "256"]
-        stack.enter_context(process("-m", "zerokl.engine.fake", *engine))
-        while not (folder / "engine.sock").exists():
-            time.sleep(0.05)
+        engine = subprocess.Popen([ENGINE, folder / "engine.sock", str(VOCAB), step_ms])
+        stack.callback(engine.wait)
+        stack.callback(engine.kill)
         ports = {server: free_port() for server in SERVERS}
         pids = {s: stack.enter_context(process(path, name, str(ports[s]))).pid for s, path in SERVERS.items()}
         for port in ports.values():
             wait_for(port)
         time.sleep(1)
-        for title, body in LOADS.items():
-            compare(title, json.dumps(body).encode(), ports, pids, options)
-        for server, port in ports.items():
-            before, during = asyncio.run(memory_mb(port, pids[server], options.streams))
-            print(f"{server}: {before:.0f} MB, with {options.streams} open streams {during:.0f} MB")
+        yield ports, pids
 
 
-def compare(title: str, body: bytes, ports: dict[str, int], pids: dict[str, int], options: argparse.Namespace) -> None:
-    rates: dict[str, list[float]] = {server: [] for server in ports}
-    costs: dict[str, list[float]] = {server: [] for server in ports}
-    waits: dict[str, list[float]] = {server: [] for server in ports}
+def compare(title: str, body: str, ports: dict[str, int], pids: dict[str, int], options: argparse.Namespace) -> None:
+    figures = {server: Figures() for server in ports}
     for _ in range(options.rounds):
         for server, port in ports.items():
-            before = cpu_s(pids[server])
-            took = asyncio.run(load(port, body, options.seconds))
-            rates[server].append(len(took) / options.seconds)
-            costs[server].append(1e6 * (cpu_s(pids[server]) - before) / len(took))
-            waits[server].append(1e3 * sorted(took)[int(0.99 * (len(took) - 1))])
+            measure(figures[server], port, pids[server], body, options.seconds)
     frames = TOKENS if "stream" in title else 1
-    print(f"{title}, {CONNECTIONS} connections, medians of {options.rounds} rounds of {options.seconds:g} s")
-    for server in ports:
-        rate, cost, wait = (statistics.median(values[server]) for values in (rates, costs, waits))
-        each = f"{cost / frames:7.1f} us CPU a frame, {rate * frames:8.0f} frames/s" if frames > 1 else ""
-        print(f"  {server:8} {cost:8.0f} us CPU each {rate:8.0f} a second, p99 {wait:7.1f} ms {each}")
-    ours, theirs = (statistics.median(costs[server]) for server in ("rust", "python"))
-    print(f"  Rust's CPU is {ours / theirs:.3f} of Python's\n")
+    print(f"{title}, {CONNECTIONS} connections, medians of {options.rounds} rounds of {options.seconds} s")
+    for server, one in figures.items():
+        cost, rate, p50, p99 = map(statistics.median, (one.cost_us, one.rate, one.p50_ms, one.p99_ms))
+        each = f"{cost / frames:6.2f} us CPU a frame, {rate * frames:8.0f} frames/s" if frames > 1 else ""
+        print(f"  {server:8} {cost:7.1f} us CPU each {rate:8.0f} a second, p50 {p50:.2f} p99 {p99:.2f} ms {each}")
+    ours, theirs = (statistics.median(figures[server].cost_us) for server in ("rust", "python"))
+    print(f"  Rust's CPU is {ours / theirs:.3f} of Python's\n", flush=True)
+
+
+def measure(into: Figures, port: int, pid: int, body: str, seconds: int) -> None:
+    before = cpu_s(pid)
+    said = finished(loaded(port, body, CONNECTIONS, seconds))
+    count = int(re.search(r"(\d+) requests in", said)[1])  # type: ignore[index]
+    into.cost_us.append(1e6 * (cpu_s(pid) - before) / count)
+    into.rate.append(float(re.search(r"Requests/sec: +([\d.]+)", said)[1]))  # type: ignore[index]
+    into.p50_ms.append(latency_ms(said, "50%"))
+    into.p99_ms.append(latency_ms(said, "99%"))
+
+
+def loaded(port: int, body: str, connections: int, seconds: int) -> subprocess.Popen[str]:
+    """wrk at work."""
+    with tempfile.NamedTemporaryFile("w", suffix=".lua", delete=False) as script:
+        script.write(f"wrk.method = 'POST'\nwrk.body = [==[{body}]==]\n")
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "60s", "--latency", "-s", script.name]
+    return subprocess.Popen([*command, f"http://127.0.0.1:{port}/generate"], stdout=subprocess.PIPE, text=True)
+
+
+def finished(work: subprocess.Popen[str]) -> str:
+    said, _ = work.communicate()
+    if work.returncode or "Non-2xx" in said or "Socket errors" in said:
+        raise SystemExit(said)
+    return said
+
+
+def latency_ms(said: str, share: str) -> float:
+    number, unit = re.search(rf"{share} +([\d.]+)(us|ms|s|m)\b", said).groups()  # type: ignore[union-attr]
+    return float(number) * UNITS_MS[unit]
+
+
+def memory_mb(port: int, pid: int, streams: int) -> tuple[float, float]:
+    """(before, with so many streams open and read)"""
+    before = resident_mb(pid)
+    work = loaded(port, json.dumps(LONG), streams, OPEN_S)
+    time.sleep(OPEN_S - 2)
+    during = resident_mb(pid)
+    work.communicate()
+    return before, during
+
+
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 if __name__ == "__main__":
