@@ -177,6 +177,9 @@ def selective_scan(
     out: F32,
 ) -> None: ...
 
+# Why a request body is no JSON, and where; "" if it is. The words of the Rust frontend, whose own parser this is.
+def json_fault(body: bytes) -> str: ...
+
 # The HTTP frontend. `run` lets go of the GIL for as long as it serves.
 class HttpServer:
     def __init__(

@@ -137,7 +137,7 @@ class Config:
         choices=["auto", "python", "rust", "both"],
     )
     frontend_threads: int | None = option(
-        None, "Threads of the Rust frontend; default: all cores, at most 4.", minimum=1, maximum=256
+        None, "Threads of the Rust frontend that answer requests; default: 1.", minimum=1, maximum=256
     )
     api_key: tuple[str, ...] = option((), "Key that clients must send (repeatable).", secret=True)
     admin_api_key: str = option("", "Key for admin routes.", secret=True)

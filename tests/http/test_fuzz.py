@@ -29,7 +29,7 @@ RAW = st.binary(max_size=40) | st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Live]:
+def server(frontend: str) -> Iterator[Live]:
     with live(tool_call_parser="hermes", engine={"num_pages": 40, "page_size": 16}) as running:
         running.client.timeout = 20  # type: ignore[assignment]
         yield running

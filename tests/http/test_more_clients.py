@@ -26,7 +26,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Live]:
+def server(frontend: str) -> Iterator[Live]:
     with live() as running:
         yield running
 

@@ -54,7 +54,7 @@ SCHEMA |= {"required": ["name", "population"], "additionalProperties": False}
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(frontend: str) -> Iterator[str]:
     with real_server(*LAUNCHED_AS_SGLANG) as found:
         yield found
 

@@ -25,7 +25,7 @@ PROMPTS, SHORTEST, LONGEST = 48, 70, 200
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(frontend: str) -> Iterator[str]:
     """SGLang's launch line, as it is."""
     flags = ["--random-seed", "42", "--enable-deterministic-inference", "--disable-prefill-cuda-graph"]
     with real_server(*LAUNCHED_AS_SGLANG, *flags) as found:

@@ -85,6 +85,7 @@ def test_each_request_is_a_span_with_its_sequences_as_events(collector: Collecto
     assert not any(b"secret" in span.SerializeToString() for span in collector.spans)
 
 
+@pytest.mark.python_frontend
 def test_it_is_off_unless_asked_for_and_an_error_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(tracing_of(Config())) is Tracing
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)

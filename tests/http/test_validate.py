@@ -27,17 +27,20 @@ def sampling_message(body: dict[str, Any]) -> str:
     return str(error.value)
 
 
+NOT_JSON = "request body is not valid JSON"
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b"", "request body is not valid JSON"),
-        (b"{", "request body is not valid JSON"),
-        (b"{'a':1}", "request body is not valid JSON"),
-        (b'{"a":NaN}', "request body is not valid JSON"),
-        (b'{"a":Infinity}', "request body is not valid JSON"),
-        (b'\xef\xbb\xbf{"a":1}', "request body is not valid JSON"),
-        (b'{"a":"\\ud800"}', "request body is not valid JSON"),
-        (b'{"a":"\xff"}', "request body is not valid JSON"),
+        (b"", f"{NOT_JSON}: EOF while parsing a value at line 1 column 0"),
+        (b"{", f"{NOT_JSON}: EOF while parsing an object at line 1 column 1"),
+        (b"{\n 'a':1}", f"{NOT_JSON}: key must be a string at line 2 column 2"),
+        (b'{"a":NaN}', f"{NOT_JSON}: expected value at line 1 column 6"),
+        (b'{"a":Infinity}', f"{NOT_JSON}: expected value at line 1 column 6"),
+        (b'\xef\xbb\xbf{"a":1}', f"{NOT_JSON}: expected value at line 1 column 1"),
+        (b'{"a":"\\ud800"}', f"{NOT_JSON}: unexpected end of hex escape at line 1 column 13"),
+        (b'{"a":"\xff"}', f"{NOT_JSON}: invalid unicode code point at line 1 column 7"),
         (b"[1]", "request body must be a JSON object, got [1]"),
         (b"null", "request body must be a JSON object, got null"),
         (b'"text"', 'request body must be a JSON object, got "text"'),

@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use opentelemetry::context::FutureExt as _;
 
 use crate::auth::{Access, Keys};
 use crate::cors;
@@ -12,7 +13,7 @@ use crate::fields::{message, shown_text};
 use crate::refusal::Refusal;
 use crate::routes::{self, Action, Route};
 use crate::service::Service;
-use crate::{chat, completions, control, facts, generate, health, metrics, pages, tokenizing};
+use crate::{chat, completions, control, facts, generate, health, metrics, pages, spans, tokenizing};
 
 pub struct App {
     pub service: Arc<Service>,
@@ -31,11 +32,19 @@ impl App {
         let name = route.map_or("other", |route| route.path.as_str());
         let counted = Counted { service: &self.service, path: name, status: 0 };
         let common = self.common_headers(&exchange);
+        let span = self.service.tracing.as_ref().map(|tracing| tracing.begin(&exchange, name));
         let work = AssertUnwindSafe(self.answer(route, &mut exchange)).catch_unwind();
-        let settled = work.await.unwrap_or_else(|_| Err(Refusal::internal("a panic")));
+        let settled = match &span {
+            None => work.await,
+            Some(span) => work.with_context(span.clone()).await,
+        };
+        let settled = settled.unwrap_or_else(|_| Err(Refusal::internal("a panic")));
         let mut answer = settled.unwrap_or_else(|refusal| refused(&refusal));
         common.add_to(&mut answer, &self.service.config.allow_origins, exchange.header("origin"));
         counted.answered(answer.status().as_u16());
+        if let Some(span) = &span {
+            spans::answered(span, answer.status().as_u16(), &common.request_id);
+        }
         tracing::debug!("{} {}: {}", exchange.method, exchange.path, answer.status().as_u16());
         answer
     }

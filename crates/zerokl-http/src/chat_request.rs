@@ -11,7 +11,7 @@ use crate::generate_request::tokens;
 use crate::grammars::openai_grammar;
 use crate::job::{Job, Prompt};
 use crate::openai::{check_model, jobs_of};
-use crate::prompts::{Limits, empty};
+use crate::prompts::{Limits, bounded_ids, empty};
 use crate::refusal::Refusal;
 use crate::service::Service;
 use crate::template::Conversation;
@@ -99,9 +99,10 @@ pub fn plain_conversation(messages: Value) -> Conversation {
 /// Off the threads that answer: a template is somebody else's program.
 pub async fn render(service: &Service, conversation: Conversation) -> Result<Prompt, Refusal> {
     let tokenizer = service.tokenizer.clone();
+    let context = service.engine.limits()?.context;
     let work = move || -> Result<Vec<i32>, Refusal> {
         let text = tokenizer.template.render(conversation).map_err(|text| Refusal::invalid(text).param("messages"))?;
-        tokenizer.encode(&text, false)
+        bounded_ids(&tokenizer, &text, context, false).map_err(|refusal| refusal.param("messages"))
     };
     let ids = tokio::task::spawn_blocking(work).await.map_err(Refusal::internal)??;
     if ids.is_empty() {

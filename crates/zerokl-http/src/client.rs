@@ -22,8 +22,9 @@ use zerokl_wire::{
 const READ_BYTES: usize = 1 << 18;
 const HELLO_S: u64 = 10;
 
-/// What a request hears: a record of the job at this place, or (None) that the engine is gone.
-pub type News = Option<(usize, Record)>;
+/// What a request hears: a record of the job at this place, or (None) that the engine is gone. Boxed, for channels make
+/// room for many at a time: a stream took 30 KB of it.
+pub type News = Option<(usize, Box<Record>)>;
 
 /// Where the records of one job go.
 pub struct Listener {
@@ -179,7 +180,7 @@ impl Client {
             let rid = record.rid;
             let ended = record.done.is_some();
             if let Some(listener) = open.listeners.get(&rid) {
-                let _ = listener.sender.send(Some((listener.place, record)));
+                let _ = listener.sender.send(Some((listener.place, Box::new(record))));
             }
             if ended {
                 open.listeners.remove(&rid);

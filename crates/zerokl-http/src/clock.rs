@@ -1,14 +1,19 @@
 //! Time and ids of answers, which a test clock freezes so that whole bodies can be compared.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Random bytes are drawn for so many ids at a time: each draw is a system call.
+const IDS: usize = 128;
 
 pub struct Clock {
     frozen_at: Option<u64>,
+    random: Mutex<Vec<[u8; 16]>>,
 }
 
 impl Clock {
     pub fn new(frozen_at: Option<u64>) -> Self {
-        Self { frozen_at }
+        Self { frozen_at, random: Mutex::default() }
     }
 
     /// Unix time in seconds.
@@ -22,10 +27,16 @@ impl Clock {
     }
 
     pub fn new_id(&self, prefix: &str) -> String {
-        let mut bytes = [0u8; 16];
-        if self.frozen_at.is_none() {
-            getrandom::fill(&mut bytes).expect("the system has random bytes");
-        }
+        let bytes = if self.frozen_at.is_some() { [0; 16] } else { self.random() };
         format!("{prefix}{:032x}", u128::from_be_bytes(bytes))
+    }
+
+    fn random(&self) -> [u8; 16] {
+        let mut drawn = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        if drawn.is_empty() {
+            drawn.resize(IDS, [0; 16]);
+            getrandom::fill(drawn.as_flattened_mut()).expect("the system has random bytes");
+        }
+        drawn.pop().expect("there are some")
     }
 }

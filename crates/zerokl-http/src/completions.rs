@@ -78,7 +78,7 @@ async fn prompts_of(service: &Service, given: Value, n: usize, limits: Limits) -
     check_not_empty(&items, "prompt", batch)?;
     check_size(items.len(), n)?;
     if items[0].is_string() {
-        return encode_all(texts_of(items), "prompt", &service.tokenizer).await;
+        return encode_all(texts_of(items), "prompt", &service.tokenizer, limits).await;
     }
     id_prompts(&items, "prompt", batch, limits)
 }

@@ -26,6 +26,8 @@ pub struct Config {
     pub incremental_streaming_output: bool,
     pub weight_version: String,
     pub log_level: String,
+    #[serde(default)]
+    pub otlp_traces_endpoint: String,
     pub test_clock: Option<u64>,
     #[serde(default)]
     pub frontend_threads: Option<usize>,

@@ -19,6 +19,9 @@ pub const TEXT: &str = "text/plain; charset=utf-8";
 pub const HTML: &str = "text/html; charset=utf-8";
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
+/// Bytes; a longer body is read on a thread of its own.
+const LONG_BODY: usize = 64 * 1024;
+
 pub type Answer = Response<AnswerBody>;
 
 pub struct Exchange {
@@ -42,6 +45,10 @@ impl Exchange {
             body: Some(body),
             max_body_bytes,
         }
+    }
+
+    pub fn headers(&self) -> &HeaderMap {
+        &self.given
     }
 
     /// A header of the request, the last of its name; empty if it isn't there.
@@ -76,7 +83,11 @@ impl Exchange {
 
     /// The body as one JSON object, whatever its content type.
     pub async fn json(&mut self) -> Result<Map<String, Value>, Refusal> {
-        parse_object(&self.body().await?)
+        let body = self.body().await?;
+        if body.len() < LONG_BODY {
+            return parse_object(&body);
+        }
+        tokio::task::spawn_blocking(move || parse_object(&body)).await.map_err(Refusal::internal)?
     }
 }
 

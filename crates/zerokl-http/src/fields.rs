@@ -63,6 +63,11 @@ static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
     }
 });
 
+#[cfg(test)]
+pub fn table_names() -> Vec<&'static str> {
+    DOCUMENT.tables.keys().map(String::as_str).collect()
+}
+
 /// Raises a panic for a name that the file doesn't have: names are ours.
 pub fn table(name: &str) -> &'static Table {
     &DOCUMENT.tables[name]

@@ -16,6 +16,7 @@ use crate::fields::{message, shown_text};
 use crate::job::Job;
 use crate::meter::{Meter, Trip};
 use crate::refusal::Refusal;
+use crate::spans;
 
 /// One job from its admission to its last record.
 struct Flight {
@@ -67,8 +68,16 @@ impl Flights {
         let ids = self.admit(&client, names, unique)?;
         let trips = jobs.iter().map(|job| self.meter().begin(job.stream_interval > 0)).collect();
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut records =
-            Records { flights: self.clone(), ids, trips, receiver, sender: None, left: jobs.len(), feeder: None };
+        let mut records = Records {
+            flights: self.clone(),
+            ids,
+            trips,
+            receiver,
+            sender: None,
+            left: jobs.len(),
+            feeder: None,
+            span: spans::current(),
+        };
         let mut waiting = jobs.into_iter().enumerate().peekable();
         while let Some((place, job)) = waiting.peek() {
             let Ok(permit) = self.free.clone().try_acquire_owned() else { break };
@@ -117,7 +126,7 @@ impl Flights {
         let mut board = locked(&self.board);
         let Some(flight) = board.flights.get_mut(&id) else { return Ok(()) };
         if flight.aborted {
-            let _ = sender.send(Some((place, aborted_before_its_turn())));
+            let _ = sender.send(Some((place, Box::new(aborted_before_its_turn()))));
             return Ok(());
         }
         let listener = Listener { place, sender: sender.clone(), _permit: Some(permit) };
@@ -192,6 +201,8 @@ pub struct Records {
     sender: Option<mpsc::UnboundedSender<News>>,
     left: usize,
     feeder: Option<AbortHandle>,
+    /// Of the request, if it is traced.
+    span: Option<opentelemetry::Context>,
 }
 
 impl Records {
@@ -202,9 +213,13 @@ impl Records {
         }
         self.receiver.poll_recv(context).map(|news| match news {
             Some(Some((place, record))) => {
-                self.trips[place].take(&record, &mut self.flights.meter());
+                let trip = &mut self.trips[place];
+                trip.take(&record, &mut self.flights.meter());
+                if let (Some(span), true) = (&self.span, trip.has_ended()) {
+                    spans::sequence_ended(span, trip);
+                }
                 self.left -= usize::from(record.done.is_some());
-                Some(Ok((place, record)))
+                Some(Ok((place, *record)))
             }
             Some(None) | None => Some(Err(Refusal::engine_lost())),
         })
@@ -224,7 +239,12 @@ impl Drop for Records {
         let ended: Vec<Flight> = self.ids.iter().filter_map(|id| board.flights.remove(id)).collect();
         drop(board);
         let mut meter = self.flights.meter();
-        self.trips.iter_mut().for_each(|trip| trip.leave(&mut meter));
+        for trip in self.trips.iter_mut().filter(|trip| !trip.has_ended()) {
+            trip.leave(&mut meter);
+            if let Some(span) = &self.span {
+                spans::sequence_ended(span, trip);
+            }
+        }
         drop(meter);
         for flight in ended {
             if let Some(rid) = flight.rid {

@@ -132,7 +132,7 @@ pub fn check_size(prompts: usize, n: usize) -> Result<(), Refusal> {
 
 async fn prompts_of(items: Items, limits: Limits, tokenizer: &Arc<Tokenizer>) -> Result<Vec<Prompt>, Refusal> {
     if items.name == "text" {
-        return encode_all(texts_of(items.list), items.name, tokenizer).await;
+        return encode_all(texts_of(items.list), items.name, tokenizer, limits).await;
     }
     id_prompts(&items.list, items.name, items.batch, limits)
 }

@@ -38,12 +38,15 @@ mod prompts;
 mod python;
 mod refusal;
 mod routes;
+#[cfg(test)]
+mod samples;
 mod sampling;
 mod scores;
 mod seeds;
 mod serve;
 mod service;
 mod socket;
+mod spans;
 mod streaming;
 mod template;
 mod tokenizer;
@@ -51,4 +54,5 @@ mod tokenizing;
 mod tools;
 mod validate;
 
+pub use json::fault as json_fault;
 pub use serve::{Limits, Server, StartError};

@@ -46,7 +46,16 @@ impl Meter {
     /// A request is taken in; show its records to what this gives.
     pub fn begin(&mut self, streams: bool) -> Trip {
         self.started += 1;
-        Trip { streams, began: Instant::now(), heard: None, ended: false }
+        Trip {
+            streams,
+            began: Instant::now(),
+            heard: None,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            completion_tokens: 0,
+            first_token_s: None,
+            reason: String::new(),
+        }
     }
 
     pub fn answered(&mut self, path: &str, status: u16) {
@@ -60,22 +69,35 @@ pub struct Trip {
     began: Instant,
     /// When the last token came.
     heard: Option<Instant>,
-    ended: bool,
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub completion_tokens: u64,
+    /// Only of streams.
+    pub first_token_s: Option<f64>,
+    /// How it ended; empty: it hasn't.
+    pub reason: String,
 }
 
 impl Trip {
     pub fn take(&mut self, record: &Record, meter: &mut Meter) {
         let now = Instant::now();
         if let Some(first) = &record.first {
-            meter.prompt_tokens += u64::from(first.prompt_tokens);
-            meter.cached_tokens += u64::from(first.cached_tokens);
+            self.prompt_tokens = first.prompt_tokens.into();
+            self.cached_tokens = first.cached_tokens.into();
+            meter.prompt_tokens += self.prompt_tokens;
+            meter.cached_tokens += self.cached_tokens;
         }
         if !record.tokens.is_empty() {
             let count = record.tokens.len() as u64;
+            self.completion_tokens += count;
             meter.generation_tokens += count;
             if self.streams {
                 match self.heard {
-                    None => meter.first_token_s.observe((now - self.began).as_secs_f64(), 1),
+                    None => {
+                        let waited_s = (now - self.began).as_secs_f64();
+                        self.first_token_s = Some(waited_s);
+                        meter.first_token_s.observe(waited_s, 1);
+                    }
                     Some(heard) => meter.between_tokens_s.observe((now - heard).as_secs_f64() / count as f64, count),
                 }
                 self.heard = Some(now);
@@ -89,13 +111,17 @@ impl Trip {
 
     /// Nobody wants its records any more; nothing happens if its last has come.
     pub fn leave(&mut self, meter: &mut Meter) {
-        if !self.ended {
+        if !self.has_ended() {
             self.end("abort", meter);
         }
     }
 
+    pub fn has_ended(&self) -> bool {
+        !self.reason.is_empty()
+    }
+
     fn end(&mut self, reason: &str, meter: &mut Meter) {
-        self.ended = true;
+        reason.clone_into(&mut self.reason);
         *meter.finished.entry(reason.to_owned()).or_default() += 1;
     }
 }

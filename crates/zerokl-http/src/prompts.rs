@@ -11,7 +11,10 @@ use crate::refusal::Refusal;
 use crate::tokenizer::Tokenizer;
 
 /// Bytes; a longer text is encoded on a thread of its own.
-const LONG_TEXT: usize = 20_000;
+const LONG_TEXT: usize = 4_000;
+
+/// Characters for each token of the context: of a longer text its beginning is encoded first.
+pub const BEGINNING: usize = 16;
 
 /// What the engine said it can take.
 #[derive(Debug, Clone, Copy)]
@@ -75,8 +78,14 @@ fn too_long(text: String) -> Refusal {
 }
 
 /// Each text as ids. A text without any token (empty, no BOS) is refused.
-pub async fn encode_all(texts: Vec<String>, name: &str, tokenizer: &Arc<Tokenizer>) -> Result<Vec<Prompt>, Refusal> {
-    let rows = encode_rows(texts.clone(), true, tokenizer).await?;
+pub async fn encode_all(
+    texts: Vec<String>,
+    name: &str,
+    tokenizer: &Arc<Tokenizer>,
+    limits: Limits,
+) -> Result<Vec<Prompt>, Refusal> {
+    let bounded = move |tokenizer: &Tokenizer, text: &str| bounded_ids(tokenizer, text, limits.context, true);
+    let rows = encode_rows(texts.clone(), tokenizer, bounded).await?;
     let count = texts.len();
     let named = |position: usize| if count == 1 { name.to_owned() } else { format!("{name}[{position}]") };
     let each = rows.into_iter().zip(texts).enumerate();
@@ -90,13 +99,28 @@ pub async fn encode_all(texts: Vec<String>, name: &str, tokenizer: &Arc<Tokenize
 /// The ids of each text; long ones off the threads that answer.
 pub async fn encode_rows(
     texts: Vec<String>,
-    special: bool,
     tokenizer: &Arc<Tokenizer>,
+    ids: impl Fn(&Tokenizer, &str) -> Result<Vec<i32>, Refusal> + Send + 'static,
 ) -> Result<Vec<Vec<i32>>, Refusal> {
     let long = texts.iter().map(String::len).sum::<usize>() > LONG_TEXT;
     let tokenizer = tokenizer.clone();
-    let encode = move || texts.iter().map(|text| tokenizer.encode(text, special)).collect();
+    let encode = move || texts.iter().map(|text| ids(&tokenizer, text)).collect();
     if long { tokio::task::spawn_blocking(encode).await.map_err(Refusal::internal)? } else { encode() }
+}
+
+/// The ids of a text, unless they are far more than the context: then it is refused by its beginning alone.
+///
+/// The library takes 150 bytes of memory for each character, so a body of 64 MiB would take 10 GB.
+pub fn bounded_ids(tokenizer: &Tokenizer, text: &str, context: usize, special: bool) -> Result<Vec<i32>, Refusal> {
+    let mut size = BEGINNING * context;
+    while size < text.len() {
+        let Some((end, _)) = text.char_indices().nth(size) else { break };
+        if tokenizer.encode(&text[..end], special)?.len() > 2 * context {
+            return Err(too_long(message("context_more", &[("context", &context)])));
+        }
+        size *= 4;
+    }
+    tokenizer.encode(text, special)
 }
 
 pub fn empty(name: &str) -> Refusal {

@@ -13,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -24,6 +25,7 @@ use crate::exchange::Exchange;
 use crate::logs;
 use crate::service::Service;
 use crate::socket::ClientSocket;
+use crate::spans::Tracing;
 use crate::tokenizer::Tokenizer;
 
 const ENGINE_SOCKET: &str = "engine.sock";
@@ -31,7 +33,6 @@ const ENGINE_SOCKET: &str = "engine.sock";
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// How long open requests may go on after a signal.
 const DRAIN: Duration = Duration::from_secs(30);
-const MOST_THREADS: usize = 4;
 /// Of one connection, for what is read ahead and for what waits to be written.
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -86,11 +87,8 @@ impl Server {
         let failed = |error: std::io::Error| StartError(error.to_string());
         let config = Config::load(&self.folder).map_err(StartError)?;
         logs::set_up(&config.log_level);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = config.frontend_threads.unwrap_or(cores.min(MOST_THREADS)).max(1);
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(threads).thread_name("frontend").enable_all().build().map_err(failed)?;
-        let app = Arc::new(make_app(config, &self.folder, self.limits)?);
+        let runtime = runtime(config.frontend_threads.unwrap_or(1)).map_err(failed)?;
+        let app = Arc::new(make_app(config, &self.folder, self.limits, runtime.handle())?);
         listener.set_nonblocking(true).map_err(failed)?;
         let served = runtime.block_on(self.serve(app, listener, signals, began));
         runtime.shutdown_timeout(Duration::from_secs(1)); // a template may be rendering
@@ -124,6 +122,9 @@ impl Server {
             tracing::warn!("requests that are still open are given up");
         }
         keeper.abort();
+        let service = app.service.clone();
+        let closing = move || service.tracing.iter().for_each(Tracing::close);
+        let _ = tokio::task::spawn_blocking(closing).await;
         Ok(())
     }
 
@@ -173,13 +174,27 @@ impl Server {
     }
 }
 
-fn make_app(config: Config, folder: &Path, limits: Limits) -> Result<App, StartError> {
-    let tokenizer = Tokenizer::load(folder).map_err(StartError)?;
+/// One thread answers more requests than an engine can take, and none of them waits for another thread to wake up: with
+/// two threads a request took 24 us of CPU, not 17. What takes long (templates, long texts) has threads of its own.
+fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = match threads {
+        0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.thread_name("frontend").enable_all().build()
+}
+
+fn make_app(config: Config, folder: &Path, limits: Limits, runtime: &Handle) -> Result<App, StartError> {
+    let tokenizer = Tokenizer::load(folder, config.model_name()).map_err(StartError)?;
     let clock = Clock::new(config.test_clock);
+    let tracing = Tracing::of(&config, runtime.clone()).map_err(StartError)?;
     let places = config.max_running_requests + config.max_queued_requests;
     let engine = Engine::new(folder.join(ENGINE_SOCKET), places, config.watchdog_timeout, limits.silent);
     let started_at = clock.now();
     let startup_s = OnceLock::new();
-    let service = Service { config, engine, tokenizer: Arc::new(tokenizer), clock, started_at, startup_s };
+    let service = Service { config, engine, tokenizer: Arc::new(tokenizer), clock, tracing, started_at, startup_s };
     Ok(App::new(Arc::new(service)))
 }

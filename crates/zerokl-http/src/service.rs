@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::Engine;
+use crate::spans::Tracing;
 use crate::tokenizer::Tokenizer;
 
 pub struct Service {
@@ -13,6 +14,7 @@ pub struct Service {
     pub engine: Engine,
     pub tokenizer: Arc<Tokenizer>,
     pub clock: Clock,
+    pub tracing: Option<Tracing>,
     /// Unix time.
     pub started_at: u64,
     /// From the process's start until the engine was there.

@@ -41,8 +41,9 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a run folder, and renders the launcher's battery where there is one. The error says what is wrong.
-    pub fn load(folder: &Path) -> Result<Self, String> {
+    /// Reads a run folder, and renders the launcher's battery where there is one. The error says what is wrong with
+    /// the model of this name.
+    pub fn load(folder: &Path, model: &str) -> Result<Self, String> {
         let read = |name: &str| {
             let path = folder.join(name);
             std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
@@ -53,7 +54,7 @@ impl Tokenizer {
             .map_err(|error| format!("tokenizer.json: {error}"))?;
         let template_source = read("chat_template.jinja")?;
         let template = ChatTemplate::new(&template_source, special.names.clone())
-            .map_err(|why| format!("the chat template can't be used by this frontend: {why}"))?;
+            .map_err(|why| refused_template(model, &format!("minijinja says: {why}")))?;
         let added = library.get_added_tokens_decoder();
         let spelling = library.get_decoder().and_then(|decoder| Spelling::of(&serde_json::to_value(decoder).ok()?));
         let size = special.vocab_size.max(library.get_vocab_size(true));
@@ -66,7 +67,7 @@ impl Tokenizer {
             spelling,
             entries: (0..size).map(|_| OnceLock::new()).collect(),
         };
-        tokenizer.verify(&folder.join("chat_battery.json"))?;
+        tokenizer.verify(&folder.join("chat_battery.json")).map_err(|why| refused_template(model, &why))?;
         Ok(tokenizer)
     }
 
@@ -76,10 +77,8 @@ impl Tokenizer {
         let battery: Vec<Rendered> =
             serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", battery.display()))?;
         for (place, one) in battery.iter().enumerate() {
-            self.verify_one(one).map_err(|why| {
-                let messages = &one.conversation.messages;
-                format!("conversation {place}, {messages}: {why}; serve this model with --frontend python")
-            })?;
+            self.verify_one(one)
+                .map_err(|why| format!("conversation {place} of its battery, {}: {why}", one.conversation.messages))?;
         }
         Ok(())
     }
@@ -87,13 +86,13 @@ impl Tokenizer {
     fn verify_one(&self, one: &Rendered) -> Result<(), String> {
         let ours = self.template.render(one.conversation.clone());
         if ours.as_ref().ok() != one.text.as_ref() {
-            let expected = one.text.as_deref().unwrap_or("(an error)");
-            let got = ours.unwrap_or_else(|why| format!("({why})"));
-            return Err(format!("the chat template gives {expected:?} in jinja2 and {got:?} in minijinja"));
+            let expected = one.text.as_deref().map_or("an error".into(), |text| format!("{text:?}"));
+            let got = ours.map_or_else(|why| format!("an error ({why})"), |text| format!("{text:?}"));
+            return Err(format!("jinja2 makes {expected} of it, and minijinja {got}"));
         }
         let ids = one.text.as_ref().and_then(|text| self.encode(text, false).ok());
         if ids != one.ids {
-            return Err("the tokenizer libraries of Python and Rust give different ids".into());
+            return Err("the tokenizer libraries of Python and Rust make different ids of it".into());
         }
         Ok(())
     }
@@ -146,6 +145,10 @@ impl Tokenizer {
         };
         Entry { bytes: bytes.into(), text }
     }
+}
+
+fn refused_template(model: &str, why: &str) -> String {
+    format!("the chat template of {model} can't be served by the Rust frontend: {why}. Use --frontend python")
 }
 
 /// How logprob lists name a token: by its text, or on request as `token_id:262`, which is never ambiguous.

@@ -1,5 +1,7 @@
 //! /tokenize, /detokenize, /tokenizer_info: the tokenizer over HTTP, as lm-eval's remote tokenizer wants it.
 
+use std::fmt::Display;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -7,10 +9,14 @@ use crate::chat_request::{check_messages, plain_conversation, render};
 use crate::exchange::{Answer, Exchange, answer_json};
 use crate::fields::message;
 use crate::generate_request::texts_of;
-use crate::prompts::{check_ids, encode_rows};
+use crate::prompts::{BEGINNING, check_ids, encode_rows};
 use crate::refusal::Refusal;
 use crate::service::Service;
+use crate::tokenizer::Tokenizer;
 use crate::validate::check;
+
+/// Of one text; more where the context is longer.
+const MOST_CHARACTERS: usize = 1 << 20;
 
 pub async fn tokenize(service: &Service, exchange: &mut Exchange) -> Result<Answer, Refusal> {
     let mut values = check("tokenize", exchange.json().await?, "", false)?;
@@ -25,14 +31,28 @@ pub async fn tokenize(service: &Service, exchange: &mut Exchange) -> Result<Answ
         return answer_tokens(service, &ids[..], ids.len());
     }
     let special = values.flag("add_special_tokens");
-    match prompt {
-        Value::Array(texts) => {
-            let rows = encode_rows(texts_of(texts), special, &service.tokenizer).await?;
-            answer_tokens(service, &rows, rows.iter().map(Vec::len).collect::<Vec<_>>())
-        }
-        text => {
-            let rows = encode_rows(texts_of(vec![text]), special, &service.tokenizer).await?;
-            answer_tokens(service, &rows[0], rows[0].len())
+    let (texts, listed) = match prompt {
+        Value::Array(texts) => (texts_of(texts), true),
+        text => (texts_of(vec![text]), false),
+    };
+    check_sizes(&texts, service.engine.limits()?.context)?;
+    let ids = move |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text, special);
+    let rows = encode_rows(texts, &service.tokenizer, ids).await?;
+    if listed {
+        answer_tokens(service, &rows, rows.iter().map(Vec::len).collect::<Vec<_>>())
+    } else {
+        answer_tokens(service, &rows[0], rows[0].len())
+    }
+}
+
+fn check_sizes(texts: &[String], context: usize) -> Result<(), Refusal> {
+    let limit = MOST_CHARACTERS.max(BEGINNING * context);
+    let size = |text: &String| if text.len() > limit { text.chars().count() } else { 0 };
+    match texts.iter().map(size).find(|size| *size > limit) {
+        None => Ok(()),
+        Some(given) => {
+            let values: [(&str, &dyn Display); 3] = [("name", &"prompt"), ("given", &given), ("limit", &limit)];
+            Err(Refusal::invalid(message("text_too_long", &values)).param("prompt"))
         }
     }
 }

@@ -256,3 +256,33 @@ fn is_id(key: &str) -> bool {
     let digits = (1..=10).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_digit());
     digits && (key == "0" || !key.starts_with('0'))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fields::table_names;
+    use crate::samples::json;
+
+    fn body(table: &'static Table) -> impl Strategy<Value = Map<String, Value>> {
+        let names: Vec<String> = table.fields.iter().map(|field| field.name.clone()).collect();
+        let pair = (prop_oneof![9 => prop::sample::select(names), 1 => ".{0,6}"], json());
+        prop::collection::vec(pair, 0..6).prop_map(|pairs| pairs.into_iter().collect())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_a_body_holds_it_is_checked_or_refused_in_a_few_words(
+            (name, body) in prop::sample::select(table_names()).prop_flat_map(|name| (Just(name), body(table(name)))),
+            strict in any::<bool>(),
+        ) {
+            match check(name, body, "", strict) {
+                Ok(values) => prop_assert_eq!(values.values.len(), table(name).fields.len()),
+                Err(refusal) => prop_assert!(refusal.status == 400 && refusal.message.len() < 600),
+            }
+        }
+    }
+}

@@ -44,6 +44,13 @@ impl HttpServer {
     }
 }
 
+/// Why a request body is no JSON, and where.
+#[pyfunction]
+fn json_fault(py: Python<'_>, body: &[u8]) -> String {
+    py.detach(|| zerokl_http::json_fault(body))
+}
+
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(json_fault, module)?)?;
     module.add_class::<HttpServer>()
 }

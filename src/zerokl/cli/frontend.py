@@ -7,7 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from zerokl.cli.process import hold_lifeline, set_up_logs
+from zerokl.cli.process import hold_lifeline, raise_file_limit, set_up_logs
 from zerokl.cli.run_folder import await_config
 
 log = logging.getLogger(__name__)
@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 def main(kind: str, run_folder: str, listener: str, lifeline: str) -> int:
     hold_lifeline(int(lifeline))
+    raise_file_limit()
     serve = serve_rust if kind == "rust" else serve_python
     return serve(Path(run_folder), int(listener))
 

@@ -1,12 +1,14 @@
-"""What every child process does first: logs, and a lifeline that ends it when its supervisor is gone."""
+"""What child processes do first: logs, a lifeline that ends them when their supervisor is gone, open files enough."""
 
 from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import threading
 
+MOST_FILES = 65_536
 FORMAT = "%(asctime)s %(levelname)s {role}: %(message)s"
 
 
@@ -23,3 +25,11 @@ def hold_lifeline(descriptor: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def raise_file_limit() -> None:
+    """As many open files as may be had: each connection is one, and many systems begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

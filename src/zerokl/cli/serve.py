@@ -59,8 +59,11 @@ def check_extras(config: Config) -> None:
     """What only the frontend would notice, and too late to be an answer."""
     if not config.otlp_traces_endpoint:
         return
-    if chosen(config) != "python":
-        raise ConfigError("--otlp-traces-endpoint works with --frontend python alone")
+    kind = chosen(config)
+    if kind != "python" and not config.otlp_traces_endpoint.startswith("http://"):
+        raise ConfigError("--otlp-traces-endpoint: the Rust frontend sends to http:// alone; use --frontend python")
+    if kind == "rust":
+        return
     try:
         found = importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http")
     except ModuleNotFoundError:

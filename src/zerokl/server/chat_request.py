@@ -12,7 +12,7 @@ from zerokl.server.fields import message, shown
 from zerokl.server.grammars import openai_grammar
 from zerokl.server.job import Job, Prompt
 from zerokl.server.openai_common import check_model, jobs_of
-from zerokl.server.prompts import Limits, empty
+from zerokl.server.prompts import Limits, bounded_ids, empty
 from zerokl.server.service import Service
 from zerokl.server.tools import PARSERS, PlainText, ToolParser
 from zerokl.server.tools.forced import forced_grammar, forced_parser
@@ -76,15 +76,16 @@ async def chat_prompt(service: Service, values: Values) -> Prompt:
 
 async def render(service: Service, messages: Sequence[Any], **options: Any) -> Prompt:
     """Off the event loop: a template is somebody else's program."""
+    context = service.engine.limits.context
 
     def work() -> Prompt:
         text = service.tokenizer.chat.render(messages, **options)
-        return Prompt(service.tokenizer.encode(text, add_special_tokens=False))
+        return Prompt(bounded_ids(service.tokenizer, text, context, add_special_tokens=False))
 
     try:
         prompt = await asyncio.to_thread(work)
     except InvalidRequest as error:
-        raise InvalidRequest(str(error), param="messages") from error
+        raise InvalidRequest(str(error), param="messages", code=error.code) from error
     if not prompt.ids:
         raise empty("messages")
     return prompt

@@ -71,7 +71,7 @@ async def _prompts(service: Service, given: Any, n: int, limits: Limits) -> list
     check_not_empty(items, "prompt", batch)
     check_size(len(items), n)
     if isinstance(items[0], str):
-        return await encode_all(items, "prompt", service.tokenizer)
+        return await encode_all(items, "prompt", service.tokenizer, limits.context)
     return [Prompt(check_ids(ids, f"prompt[{i}]" if batch else "prompt", limits.vocab)) for i, ids in enumerate(items)]
 
 

@@ -97,7 +97,7 @@ def check_size(prompts: int, n: int) -> None:
 
 async def _prompts(items: list[Any], name: str, batch: bool, limits: Limits, tokenizer: Tokenizer) -> list[Prompt]:
     if name == "text":
-        return await encode_all(items, name, tokenizer)
+        return await encode_all(items, name, tokenizer, limits.context)
     return [Prompt(check_ids(ids, f"{name}[{i}]" if batch else name, limits.vocab)) for i, ids in enumerate(items)]
 
 

@@ -15,6 +15,8 @@ from zerokl.tokenizer import Tokenizer
 
 LONG_TEXT = 20_000
 """Characters; a longer text is encoded off the event loop (the tokenizer lets go of the GIL)."""
+BEGINNING = 16
+"""Characters for each token of the context: of a longer text its beginning is encoded first."""
 
 
 class Limits(Struct, frozen=True):
@@ -62,13 +64,24 @@ def check_length(prompt: Prompt, max_new_tokens: int | None, limits: Limits) -> 
         )
 
 
-async def encode_all(
-    texts: Sequence[str], name: str, tokenizer: Tokenizer, add_special_tokens: bool = True
-) -> list[Prompt]:
+def bounded_ids(tokenizer: Tokenizer, text: str, context: int, add_special_tokens: bool = True) -> list[int]:
+    """The ids of a text, unless they are far more than the context: then it is refused by its beginning alone.
+
+    The library takes 150 bytes of memory for each character, so a body of 64 MiB would take 10 GB.
+    """
+    size = BEGINNING * context
+    while size < len(text):
+        if len(tokenizer.encode(text[:size], add_special_tokens=add_special_tokens)) > 2 * context:
+            raise _too_long(message("context_more", context=context))
+        size *= 4
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+async def encode_all(texts: Sequence[str], name: str, tokenizer: Tokenizer, context: int) -> list[Prompt]:
     """Each text as ids. A text without any token (empty, no BOS) is refused."""
 
     def encode() -> list[Prompt]:
-        return [Prompt(tokenizer.encode(text, add_special_tokens=add_special_tokens), text) for text in texts]
+        return [Prompt(bounded_ids(tokenizer, text, context), text) for text in texts]
 
     long = sum(map(len, texts)) > LONG_TEXT
     prompts = await asyncio.to_thread(encode) if long else encode()

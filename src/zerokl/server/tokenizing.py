@@ -9,9 +9,12 @@ from zerokl.errors import InvalidRequest
 from zerokl.server.chat_request import check_messages, render
 from zerokl.server.exchange import Exchange
 from zerokl.server.fields import message
-from zerokl.server.prompts import check_ids
+from zerokl.server.prompts import BEGINNING, check_ids
 from zerokl.server.service import Service
 from zerokl.server.validate import check
+
+MOST_CHARACTERS = 2**20
+"""Of one text; more where the context is longer."""
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
@@ -26,6 +29,10 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
         await _answer_tokens(service, exchange, list(ids), len(ids))
         return
     texts = prompt if isinstance(prompt, list) else [prompt]
+    limit = max(MOST_CHARACTERS, BEGINNING * service.engine.limits.context)
+    for text in texts:
+        if len(text) > limit:
+            raise InvalidRequest(message("text_too_long", name="prompt", given=len(text), limit=limit), param="prompt")
     rows = await asyncio.to_thread(_encode, service, texts, values["add_special_tokens"])
     if isinstance(prompt, list):
         await _answer_tokens(service, exchange, rows, [len(row) for row in rows])

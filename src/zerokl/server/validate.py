@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from zerokl._native import json_fault
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import Field, message, nearest, shown, table
 
@@ -30,8 +31,8 @@ def parse_object(body: bytes) -> Values:
         raise InvalidRequest(message("too_deep", limit=MAX_DEPTH))
     try:
         document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise InvalidRequest(message("not_json")) from None
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(message("not_json", why=json_fault(body) or error)) from None
     if not isinstance(document, dict):
         raise InvalidRequest(message("not_object", value=shown(document)))
     return document

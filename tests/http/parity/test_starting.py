@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.cli.served import served
 from tests.http.live import CLOCK, Live, live_each, wait_until
 from tests.http.parity.exchanges import Case, exchanged
 from tests.http.raw import posted
+from tests.http.real import LAUNCHED
 from tests.http.toy import toy_files, write_toy_folder
 from zerokl._native import HttpServer
 from zerokl.cli.fronts import chosen, listening
@@ -112,9 +115,10 @@ def test_a_template_that_minijinja_renders_otherwise_refuses_to_start_and_is_sho
     with pytest.raises(RuntimeError) as error:
         rust_server(folder).run(signals=False)
     said = str(error.value)
-    assert said.startswith('conversation 2, [{"role":"system"')
-    assert "something else" in said
-    assert "--frontend python" in said
+    assert said.startswith("the chat template of toy can't be served by the Rust frontend: conversation 2 of ")
+    assert '[{"role":"system","content":"Be brief."}' in said
+    assert 'jinja2 makes "something else" of it, and minijinja "system' in said
+    assert said.endswith("Use --frontend python")
 
 
 def test_other_ids_for_the_same_text_refuse_to_start(tmp_path: Path) -> None:
@@ -128,8 +132,26 @@ def test_other_ids_for_the_same_text_refuse_to_start(tmp_path: Path) -> None:
 
 def test_a_template_that_only_jinja2_can_render_refuses_to_start(tmp_path: Path) -> None:
     folder = with_template(tmp_path, "{{ '%.2f' % 0.5 }}{{ messages[0].content }}")
-    with pytest.raises(RuntimeError, match="the chat template gives"):
+    with pytest.raises(RuntimeError, match="the chat template of toy can't be served"):
         rust_server(folder).run(signals=False)
+
+
+def test_a_generator_that_jinja2_can_not_print_refuses_to_start(tmp_path: Path) -> None:
+    """The one of llama.cpp's 70 templates on which the two differ does this: minijinja's filters make lists."""
+    folder = with_template(tmp_path, "{{ messages | map(attribute='role') | tojson }}")
+    with pytest.raises(RuntimeError, match="jinja2 makes an error of it, and minijinja"):
+        rust_server(folder).run(signals=False)
+
+
+@pytest.mark.model
+def test_the_launcher_says_why_and_ends(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ '%.2f' % 0.5 }}{{ messages[0].content }}")
+    command = [sys.executable, *LAUNCHED, "--port", "0", "--frontend", "rust", "--chat-template", str(template)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert "the chat template of HuggingFaceTB/SmolLM2-135M-Instruct can't be served by the Rust" in done.stderr
+    assert "ready" not in done.stdout
 
 
 def test_the_battery_has_forty_conversations() -> None:
