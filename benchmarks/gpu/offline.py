@@ -20,6 +20,7 @@ from zerokl.engine.loop import Engine
 from zerokl.models import qwen3
 from zerokl.models.model import Model
 from zerokl.models.weights import Parameters
+from zerokl.ops import triton
 from zerokl.ops.choices import LIBRARY, Persistent, candidates
 from zerokl.runner import cuda
 from zerokl.runner.cuda import CudaRunner, Options
@@ -54,7 +55,11 @@ CASES = {
 }
 
 
-def random_model(layers: int | None = None) -> Model:
+FACTORS = {"nvfp4": 0.4, "fp8": 0.012, "fp8_block": 0.012}
+"""One over the size of random codes."""
+
+
+def random_model(layers: int | None = None, kind: str = "") -> Model:
     config = qwen3.Config.from_checkpoint(QWEN3_8B | ({"num_hidden_layers": layers} if layers else {}))
     axes = config.axes
     E, F, H, K, D, V = (axes[letter] for letter in "EFHKDV")
@@ -64,6 +69,20 @@ def random_model(layers: int | None = None) -> Model:
         values = torch.empty((rows, columns), dtype=torch.bfloat16, device="cuda")
         return ops.DeviceMatrix(values.normal_(std=columns**-0.5, generator=generator))
 
+    def packed(rows: int, columns: int) -> ops.DeviceMatrix | ops.PackedMatrix:
+        """As ModelOpt leaves them: all of a layer's matrices."""
+        if not kind:
+            return matrix(rows, columns)
+        nvfp4, blocks = kind == "nvfp4", kind == "fp8_block"
+        shape = (rows, columns // 2 if nvfp4 else columns)
+        codes = torch.randint(0, 256, shape, generator=generator, device="cuda", dtype=torch.uint8)
+        codes = codes if nvfp4 else torch.where((codes & 127) > 120, codes - 16, codes)
+        scales = torch.full((rows, columns // 16), 0x38, dtype=torch.uint8, device="cuda") if nvfp4 else None
+        factors = torch.full((rows,), FACTORS[kind] * columns**-0.5, device="cuda")
+        if blocks:
+            scales, factors = factors[0].expand(-(-rows // 16), -(-columns // 128)).contiguous(), None
+        return triton.pack_quantised(kind, codes, scales, factors, "cuda", False)
+
     def ones(size: int):
         return torch.ones(size, device="cuda")
 
@@ -71,8 +90,8 @@ def random_model(layers: int | None = None) -> Model:
     for _ in range(config.num_layers):
         biases = dict.fromkeys(("qkv_bias", "out_bias", "gate_up_bias", "down_bias"))
         norms = {"input_norm": ones(E), "mlp_norm": ones(E), "q_norm": ones(D), "k_norm": ones(D)}
-        matrices = {"qkv": matrix((H + 2 * K) * D, E), "out": matrix(E, H * D)}
-        matrices |= {"gate_up": matrix(2 * F, E), "down": matrix(E, F)}
+        matrices = {"qkv": packed((H + 2 * K) * D, E), "out": packed(E, H * D)}
+        matrices |= {"gate_up": packed(2 * F, E), "down": packed(E, F)}
         weights.layers.append(Parameters(**biases, **norms, **matrices))
     return Model("Qwen3ForCausalLM", qwen3, config, weights, config.context_length)
 
@@ -115,6 +134,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--kind", choices=["", *FACTORS], default="", help="of the layers' weights; default: bfloat16")
+    parser.add_argument("--pages", type=int, default=8000)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--budget", type=int, default=8192)
     parser.add_argument("--eager", action="store_true")
@@ -124,10 +145,13 @@ def main() -> None:
     if given.library_default:
         without_admission()
     began = time.perf_counter()
-    model = random_model(given.layers)
+    model = random_model(given.layers, given.kind)
+    print(json.dumps({"weight_bytes": model.weight_bytes}), flush=True)
     loaded = time.perf_counter()
     graphs = not given.eager
-    runner = CudaRunner(model, 8000, Options(max_tokens=given.budget, decode_graphs=graphs, prefill_graphs=graphs))
+    runner = CudaRunner(
+        model, given.pages, Options(max_tokens=given.budget, decode_graphs=graphs, prefill_graphs=graphs)
+    )
     ready = time.perf_counter()
     print(json.dumps({"weights_s": round(loaded - began, 1), "runner_s": round(ready - loaded, 1)}), flush=True)
     print(json.dumps({"runner": describe(runner)}), flush=True)

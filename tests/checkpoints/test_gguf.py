@@ -48,6 +48,27 @@ def test_tensors_are_those_of_the_gguf_package(tmp_path: Path, kind: str) -> Non
         assert not tensor.array().flags.writeable  # a view of the file
 
 
+@pytest.mark.parametrize(("kind", "place"), [("Q8_0", 0), ("Q4_0", 0), ("Q4_1", 2)])
+@pytest.mark.parametrize("bits", [0x7E00, 0x7C00])
+def test_a_scale_of_a_block_that_isnt_finite_is_an_error_that_names_the_tensor(
+    tmp_path: Path, kind: str, place: int, bits: int
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    add_tensor(writer, "blk.0.w", np.ones((3, 64), np.float32), kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    data = gguf.GGUFReader(tmp_path / "x.gguf").tensors[0]
+    with (tmp_path / "x.gguf").open("r+b") as file:
+        file.seek(data.data_offset + place)
+        file.write(struct.pack("<H", bits))
+    packed = read_gguf(tmp_path / "x.gguf").tensors["blk.0.w"].packed
+    assert packed
+    with pytest.raises(CheckpointError, match=r"'blk\.0\.w' holds a scale that isn't finite"):
+        packed()
+
+
 def test_metadata_of_every_type_is_read(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
     writer.add_uint8("u8", 255)

@@ -24,6 +24,7 @@ def install() -> None:
     InterpreterBuilder.create_fma = true_fma
     InterpreterBuilder.create_dot = chain_dot
     ways.library = chained
+    choices.PACKED_UP_TO = 0  # Gluon has no interpreter
     ways.forbid_split_k = cuda.forbid_split_k = lambda: None
     cuda.CudaRunner.device = "cpu"
     graphs.Graphs.capture = capture

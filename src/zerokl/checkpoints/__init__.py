@@ -20,13 +20,19 @@ __all__ = ["Checkpoint", "Tensor", "open", "read_config"]
 
 
 def open(
-    path: str | Path, *, load_format: str = "auto", seed: int = 0, shapes_of: ShapesOf = lambda config: ()
+    path: str | Path,
+    *,
+    load_format: str = "auto",
+    seed: int = 0,
+    shapes_of: ShapesOf = lambda config: (),
+    quantization: str = "",
 ) -> Checkpoint:
     """The checkpoint at `path`: a folder with config.json, or a GGUF file. Checked in full, nothing read yet.
 
     `load_format` is the option of that name: "safetensors" and "gguf" insist on that kind; "dummy" makes seeded random
-    weights for a folder's config.json, and asks `shapes_of` (`models.tensor_shapes`) for names and shapes. Raises
-    CheckpointError, or UnsupportedModel for a kind that isn't read.
+    weights for a folder's config.json, and asks `shapes_of` (`models.tensor_shapes`) for names and shapes, and
+    quantises as `quantization` says, which a stored checkpoint says itself. Raises CheckpointError, ConfigError, or
+    UnsupportedModel for a kind that isn't read.
     """
     path = Path(path).expanduser()
     is_file = _exists(path) and path.is_file()
@@ -35,7 +41,7 @@ def open(
     if load_format in ("safetensors", "dummy") and is_file:
         fail(path, f"--load-format {load_format} needs a folder")
     if load_format == "dummy":
-        return open_dummy(path, seed, shapes_of)
+        return open_dummy(path, seed, shapes_of, quantization)
     return open_gguf(path) if is_file else open_folder(path)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from zerokl.checkpoints.dummy_quantised import quantised
 from zerokl.checkpoints.folder import read_config, read_generation_config
 from zerokl.checkpoints.folder_tokenizer import read_tokenizer
 from zerokl.checkpoints.view import Array, Checkpoint, Tensor
@@ -28,8 +29,8 @@ ShapesOf = Callable[[dict[str, Any]], Iterable[tuple[str, tuple[int, ...]]]]
 """(name, shape) of every tensor that a config's architecture has: `models.tensor_shapes`."""
 
 
-def open_dummy(folder: Path, seed: int, shapes_of: ShapesOf) -> Checkpoint:
-    """The view of `folder` with made-up weights; only config.json need be there."""
+def open_dummy(folder: Path, seed: int, shapes_of: ShapesOf, quantization: str = "") -> Checkpoint:
+    """The view of `folder` with made-up weights, quantised as the option says; only config.json need be there."""
     config = read_config(folder)
     generation = read_generation_config(folder)
     dtype, item_bytes = DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), DTYPES["bfloat16"])
@@ -38,13 +39,16 @@ def open_dummy(folder: Path, seed: int, shapes_of: ShapesOf) -> Checkpoint:
         read = partial(_weights, f"{seed}:{name}", shape, dtype)
         tensors[name] = Tensor(name, shape, dtype, prod(shape) * item_bytes, read)
     text = json.dumps(config, sort_keys=True)
+    scheme, made = quantised(tensors, quantization, seed) if quantization else (None, tensors)
+    name = f"zerokl dummy 1:{seed}:{quantization and quantization + ':'}{text}"
     return Checkpoint(
         path=folder,
         config=config,
-        tensors=tensors,
+        tensors=made,
+        scheme=scheme,
         tokenizer=read_tokenizer(folder, config, generation),
         generation_config=generation,
-        compute_digest=lambda: hashlib.sha256(f"zerokl dummy 1:{seed}:{text}".encode()).hexdigest(),
+        compute_digest=lambda: hashlib.sha256(name.encode()).hexdigest(),
     )
 
 

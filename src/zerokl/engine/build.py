@@ -76,7 +76,9 @@ def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | Non
     path = hub.resolve(config.model, config.revision)
     if ranks:
         ranks.setup(dataclasses.asdict(dataclasses.replace(config, model=str(path))))
-    checkpoint = checkpoints.open(path, load_format=config.load_format, shapes_of=models.tensor_shapes)
+    checkpoint = checkpoints.open(
+        path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
+    )
     tokenizer = Tokenizer.load(run_folder) if run_folder else Tokenizer(tokenizer_files(config, checkpoint))
     team = models.Team(num_leaves(config), group_of(config.device, ranks.group, store) if ranks else None)
     model = models.load(checkpoint, config, team)

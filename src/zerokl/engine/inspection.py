@@ -57,7 +57,9 @@ def inspect(config: Config) -> Inspection:
     found = Inspection(hub.resolve(config.model, config.revision))
     try:
         check_supported(config)
-        checkpoint = checkpoints.open(found.path, load_format=config.load_format, shapes_of=models.tensor_shapes)
+        checkpoint = checkpoints.open(
+            found.path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
+        )
         found.architecture = ", ".join(map(str, checkpoint.config.get("architectures") or ["unnamed"]))
         measure_files(found, checkpoint)
         plan = models.plan(checkpoint, config)

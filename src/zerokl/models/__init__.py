@@ -47,7 +47,8 @@ def load(checkpoint: weights.Checkpoint, config: Config, team: Team = ALONE) -> 
     """
     planned = plan(checkpoint, config)
     share = share_of(planned.config, team, planned.architecture)
-    place = weights.Place(dtype_of(config), team.device(config.device), integer=config.cpu_numerics == "integer")
+    integer, packs = config.cpu_numerics == "integer", config.dtype == "auto"
+    place = weights.Place(dtype_of(config), team.device(config.device), integer, packs)
     parameters = weights.load(planned.table, planned.dropped, planned.config, checkpoint, place, share)
     own = config_of_rank(planned.config, share)
     cache = cache_format(checkpoint, config, planned.config.num_layers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from zerokl.config import Config
-from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
+from zerokl.errors import CheckpointError, ConfigError
 from zerokl.models import weights
 from zerokl.models.memory import LayerMemory, memory_of
 from zerokl.models.model import Architecture, ModelConfig
@@ -81,12 +81,10 @@ def plan(checkpoint: weights.Checkpoint, config: Config) -> Plan:
 
 
 def check_quantised(checkpoint: weights.Checkpoint, config: Config) -> None:
-    """Raises ConfigError where --quantization contradicts the checkpoint, UnsupportedModel where nothing can run it."""
+    """Raises ConfigError where --quantization contradicts the checkpoint, or the numerics the ranks."""
     packed = any(getattr(tensor, "packed", None) for tensor in checkpoint.tensors.values())
     scheme = getattr(checkpoint, "scheme", None) or scheme_of(checkpoint.config)
     check_option(config.quantization, scheme, is_gguf=scheme is None and packed)
-    if scheme is not None and config.device != "cpu":
-        raise UnsupportedModel(f"{scheme.option} weights run on the CPU only")
     if config.cpu_numerics == "integer" and (config.tp > 1 or (config.tp_leaves or 1) > 1):
         raise ConfigError("--cpu-numerics integer: sums in leaves are exact ones only")
 

@@ -14,7 +14,7 @@ CheckpointError lists all that is missing, unused or misshapen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,7 +27,7 @@ from zerokl import ops
 from zerokl.errors import CheckpointError, UnsupportedModel
 from zerokl.models.shapes import sizes, spread
 from zerokl.models.split import VOCABULARY, Share
-from zerokl.quant import Quantised, matrix_of
+from zerokl.quant import Quantised, device_matrix_of, matrix_of
 
 
 class Tensor(Protocol):
@@ -81,6 +81,8 @@ class Place:
     device: str = "cpu"
     integer: bool = False
     """Products of quantised matrices with int8 activations, where their format has them."""
+    packs: bool = True
+    """On the GPU: quantised matrices stay in their stored form, where there are kernels for it."""
 
     leaves: tuple[int, ...] = ()
     """Where the leaves of the cut axis end, in its rank's part."""
@@ -94,15 +96,18 @@ class Place:
         packed = ops.pack(whole, self.dtype, self.device, self.leaves if self.sums else ())
         return packed if self.wrap is None else self.wrap(packed)
 
-    @property
-    def keeps_packed(self) -> bool:
-        """Whether a quantised matrix stays in its stored form."""
-        return self.dtype == "auto" and self.device == "cpu"
+    def keeps_packed(self, stored: Iterable[str]) -> bool:
+        """Whether a matrix of parts that are stored as these types stays in its stored form."""
+        if self.device == "cpu":
+            return self.dtype == "auto"
+        return self.packs and any(name in PACKED_ON_GPU for name in stored)
 
 
 How = Callable[[Sequence[Any], Place], Any]
 AnyHow = TypeVar("AnyHow", bound=How)
 
+PACKED_ON_GPU = ("NVFP4", "FP8", "FP8_BLOCK")
+"""Formats that the GPU keeps; others are dequantised for it."""
 PACKED: set[How] = set()
 """Those that take quantised parts (`quant.Quantised`) too; for the others these are dequantised."""
 
@@ -116,7 +121,7 @@ def takes_packed(how: AnyHow) -> AnyHow:
 def matrix(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
     """The parts one under the other, packed for `ops.linear`."""
     if any(isinstance(part, Quantised) for part in parts):
-        return matrix_of(parts, place.integer)
+        return matrix_of(parts, place.integer) if place.device == "cpu" else device_matrix_of(parts, place.device)
     return place.pack(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
@@ -271,7 +276,8 @@ def read(
     sources = row.sources(config, layer)
     found = [tensors[name] for name, _ in sources]
     packed = [getattr(tensor, "packed", None) for tensor in found]
-    if any(packed) and share is None and place.keeps_packed and row.how in PACKED:
+    keeps = share is None and row.how in PACKED and place.keeps_packed(tensor.dtype for tensor in found)
+    if any(packed) and keeps:
         value = row.how([read() if read else t.array() for read, t in zip(packed, found, strict=True)], place)
     else:
         value = row.how(*plain_parts(row, [tensor.array() for tensor in found], config, place, share))

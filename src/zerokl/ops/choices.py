@@ -18,6 +18,8 @@ from zerokl.errors import EngineError
 
 PERSISTENT_FROM = 1024
 """Rows from which a gated chain's tiles keep every processor busy."""
+PACKED_UP_TO = 64
+"""Rows of a packed weight that its codes are read for; for more of them it is unpacked."""
 LIBRARY_FROM = 24
 GATED_LIBRARY_FROM = 16
 """More rows than this are the library's: below, it is far too slow without split-K (276 us against 28 at 16 rows of a
@@ -60,6 +62,18 @@ class LeafTiles(NamedTuple):
     stages: int
 
 
+class Packed(NamedTuple):
+    """How few rows meet a packed weight whose codes become numbers in registers."""
+
+    rows: int
+    panels: int
+    """Of 16 outputs, per program: its warps."""
+    tiles: int
+    """Of 64 k, per copy."""
+    copies: int
+    """Places for copies: all but two are on their way."""
+
+
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
@@ -67,7 +81,10 @@ LIBRARY = "library"
 REFERENCE_LEAVES = "reference leaves"
 """The reference schedule for each leaf, and plain additions."""
 
-Way = Schedule | Persistent | LeafTiles | str
+BLOCKS = "fp8_block"
+"""The form whose sums are scaled every 128 k, so that no library can make them."""
+
+Way = Schedule | Persistent | LeafTiles | Packed | str
 
 
 class Shape(NamedTuple):
@@ -83,6 +100,8 @@ class Shape(NamedTuple):
     """The result stays float32."""
     ends: tuple[int, ...] = ()
     """Of a sum that ranks could share: where the leaves end that are summed here."""
+    form: str = ""
+    """Of a packed weight: its kind, and what its factor does. "": bfloat16."""
 
 
 @dataclass(slots=True)
@@ -139,14 +158,44 @@ def settle(
 
 
 def candidates(shape: Shape) -> list[Way]:
-    """Ways to try, the best first; the reference schedule itself is the last resort."""
+    """Ways to try, the best first; the reference schedule itself is the last resort.
+
+    A packed weight's numbers are unpacked first, but for `Packed`.
+    """
     if len(shape.ends) > 1:
         return leaf_candidates(shape)
+    if shape.form == BLOCKS:
+        return [*packed(shape), by_blocks(LARGE._replace(stages=2)), by_blocks(REFERENCE)]
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
     library = [LIBRARY] if shape.rows > first and not shape.biased else []
     fits = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
     persistent = [TILES] if fits and shape.rows >= PERSISTENT_FROM else []
-    return [*persistent, *library, fallback(shape), REFERENCE]
+    return [*packed(shape), *persistent, *library, fallback(shape), REFERENCE]
+
+
+def reference_of(shape: Shape) -> Way:
+    """What others are compared with: a packed weight's, on its unpacked numbers."""
+    if len(shape.ends) > 1:
+        return REFERENCE_LEAVES
+    return by_blocks(REFERENCE) if shape.form == BLOCKS else REFERENCE
+
+
+def packed(shape: Shape) -> list[Way]:
+    """How few rows of a packed weight are computed without storing its numbers."""
+    if not shape.form or shape.rows > PACKED_UP_TO:
+        return []
+    rows = max(8, 1 << (shape.rows - 1).bit_length())
+    chosen = PACKED_TABLE[min(rows, 32)]
+    if shape.form == BLOCKS:
+        chosen = chosen._replace(tiles=2)
+    if shape.gated and not shape.form.startswith("nvfp4"):
+        chosen = chosen._replace(tiles=2)
+    return [chosen]
+
+
+def by_blocks(schedule: Schedule) -> Schedule:
+    """For sums that end every 128 k."""
+    return schedule._replace(depth=128)
 
 
 def leaf_candidates(shape: Shape) -> list[Way]:
@@ -166,6 +215,8 @@ def leaf_fallback(shape: Shape) -> Schedule:
 
 def fallback(shape: Shape) -> Schedule:
     """A schedule of ours: few rows stream the weights, many fill the matrix unit."""
+    if shape.form == BLOCKS:
+        return by_blocks(REFERENCE)
     columns, depth = shape.columns * (2 if shape.gated else 1), shape.depth
     if shape.gated and 8 < shape.rows <= 16:
         return GATED._replace(depth=dividing(GATED.depth, depth))
@@ -192,6 +243,12 @@ TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
     (64, Schedule(64, 32, 128, False, 4, 5), Schedule(64, 64, 128, True, 4, 4), Schedule(64, 128, 64, False, 4, 4)),
 )
 GATED = Schedule(16, 64, 64, True, 2, 6)
+PACKED_TABLE = {
+    8: Packed(8, 2, 4, 6),
+    16: Packed(16, 1, 4, 6),
+    32: Packed(32, 4, 4, 4),
+}
+"""By the rows of a program."""
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
 LEAF_TILES = LeafTiles(128, 128, 64, 16, 8, 3)

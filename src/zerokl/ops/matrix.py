@@ -33,6 +33,10 @@ class DeviceMatrix:
         return rows, columns
 
     @property
+    def form(self) -> str:
+        return ""
+
+    @property
     def dtype(self) -> str:
         return "bfloat16"
 
@@ -64,6 +68,48 @@ class DeviceExperts:
     @property
     def nbytes(self) -> int:
         return int(self.values.nbytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedMatrix:
+    """A quantised weight [N, K] on the GPU, in about the bytes of the file: `triton/packed.py` says how it lies."""
+
+    kind: str
+    """nvfp4, fp8 or fp8_block."""
+    shape: tuple[int, int]
+    words: Any
+    scales: Any
+    """nvfp4: of 16 k each; fp8_block: [N/16, K/128] f32; fp8: none."""
+    factors: Any
+    """[N] f32 for finished sums; fp8_block: none."""
+    divides: bool = False
+
+    @property
+    def scaled(self) -> int:
+        """What factors do: 1 times, 2 through, 3 they are scales of blocks."""
+        return 3 if self.kind == "fp8_block" else 2 if self.divides else 1
+
+    @property
+    def factors_of_chain(self) -> Any:
+        return self.scales if self.kind == "fp8_block" else self.factors
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Of leaves: there are none."""
+        return ()
+
+    @property
+    def form(self) -> str:
+        """What ways to compute with it are chosen by."""
+        return self.kind + ("/" if self.divides else "")
+
+    @property
+    def dtype(self) -> str:
+        return self.kind
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(part.nbytes) for part in (self.words, self.scales, self.factors) if part is not None)
 
 
 STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
@@ -155,6 +201,23 @@ def stack(parts: Sequence[Matrix]) -> Matrix:
     if len({part.shape[1] for part in parts}) > 1:
         raise ShapeError(f"parts of shapes {', '.join(str(list(part.shape)) for part in parts)}")
     return _native.stack(list(parts))
+
+
+def pack_on_device(
+    kind: str,
+    codes: Bytes,
+    scales: NDArray[Any] | None,
+    factors: NDArray[np.float32] | None,
+    device: str,
+    *,
+    divides: bool,
+) -> PackedMatrix:
+    """A quantised weight for the GPU: nvfp4 (codes [N, K/2], scales [N, K/16], factors [N]), fp8 (codes [N, K],
+    factors [N]) or fp8_block (codes, scales [N/16, K/128], those of the block that each panel of 16 outputs is in).
+
+    `linear` gives: a chain of the bfloat16 numbers that codes and scales stand for, in float32; then the factor.
+    """
+    return gpu().pack_quantised(kind, codes, scales, factors, device, divides)  # type: ignore[no-any-return]
 
 
 def upload(array: NDArray[Any], device: str = "cpu") -> Any:

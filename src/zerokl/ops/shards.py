@@ -19,7 +19,7 @@ from zerokl.errors import EngineError, ShapeError
 from zerokl.ops import cpu
 from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, I32, check_array
-from zerokl.ops.matrix import DeviceExperts, DeviceMatrix, Matrix, host
+from zerokl.ops.matrix import DeviceExperts, DeviceMatrix, Matrix, PackedMatrix, host
 from zerokl.ops.score import BLOCK
 
 STEP = 16
@@ -147,7 +147,7 @@ def vocabulary_bounds(ids: int, ranks: int) -> tuple[int, ...]:
     return tuple(cut(ids, BLOCK, ranks))
 
 
-AnyMatrix = Matrix | DeviceMatrix | DeviceExperts | InputShard | VocabularyShard
+AnyMatrix = Matrix | DeviceMatrix | DeviceExperts | PackedMatrix | InputShard | VocabularyShard
 """A weight, as `linear` and `embedding` take it."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zerokl import ops
-from zerokl.errors import CheckpointError
+from zerokl.errors import CheckpointError, UnsupportedModel
 from zerokl.quant.floats import E2M1, E4M3
 
 Bytes = NDArray[np.uint8]
@@ -146,6 +146,31 @@ class Fp8Blocks:
 
     def pack(self, integer: bool) -> ops.Matrix:
         return ops.pack_fp8(self.codes, self.scales)
+
+
+def device_matrix_of(parts: Sequence[Any], device: str) -> ops.PackedMatrix:
+    """The same on a GPU: parts of one format, each with its own factors.
+
+    Raises UnsupportedModel for parts of several.
+    """
+    first = parts[0]
+    if any(
+        type(part) is not type(first) or getattr(part, "divides", 0) != getattr(first, "divides", 0) for part in parts
+    ):
+        names = ", ".join(sorted({type(part).__name__ for part in parts}))
+        raise UnsupportedModel(f"parts of one matrix in several formats ({names}) aren't there on the GPU")
+    codes = joined([part.codes for part in parts])
+    if isinstance(first, Nvfp4):
+        factors = np.concatenate([np.full(len(part), part.factor, np.float32) for part in parts])
+        scales = joined([part.scales for part in parts])
+        return ops.pack_on_device("nvfp4", codes, scales, factors, device, divides=first.divides)
+    if isinstance(first, Fp8):
+        factors = np.concatenate([np.broadcast_to(part.scale, (len(part),)) for part in parts])
+        return ops.pack_on_device("fp8", codes, None, factors, device, divides=False)
+    if any(len(part) % 16 for part in parts[:-1]):
+        raise UnsupportedModel("parts of FP8 blocks whose rows aren't multiples of 16 aren't there on the GPU")
+    scales = np.concatenate([np.repeat(part.scales, 8, 0)[: -(-len(part) // 16)] for part in parts])
+    return ops.pack_on_device("fp8_block", codes, scales, None, device, divides=False)
 
 
 def matrix_of(parts: Sequence[Quantised | NDArray[Any]], integer: bool) -> ops.Matrix:

@@ -31,6 +31,7 @@ from zerokl.ops.triton.admit import admit, admit_experts
 from zerokl.ops.triton.attention import LONG
 from zerokl.ops.triton.embedding import gather, resolve
 from zerokl.ops.triton.experts import MIXTURES
+from zerokl.ops.triton.numbers import NARROW
 from zerokl.ops.triton.ways import CHOICES, forbid_split_k
 from zerokl.ops.work import CHUNK
 from zerokl.runner.buckets import (
@@ -123,8 +124,7 @@ class CudaRunner:
         """
         forbid_split_k()
         self.model, self.num_pages, self.page_size, self.options = model, num_pages, PAGE_SIZE, options
-        first: Any = next(iter(model.weights.matrices()))
-        self.dtype = getattr(first, "matrix", first).values.dtype
+        self.dtype = NARROW
         self.group = model.team.group
         """The other GPUs, or None."""
         self.stream = torch.cuda.Stream()

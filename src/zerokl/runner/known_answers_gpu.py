@@ -21,6 +21,7 @@ from zerokl.ops.triton.attention import LONG
 from zerokl.ops.work import CHUNK, SHORT_ROWS, Work, work_lists
 from zerokl.runner.known_answers import numbers
 from zerokl.runner.known_hybrid_gpu import distances, run_hybrid_operations
+from zerokl.runner.known_quantised import some_bytes
 
 ROWS, DEPTH, HEADS, KV_HEADS, HEAD_SIZE, VOCABULARY = 5, 192, 4, 2, 64, 2100
 KEYS = 600
@@ -57,6 +58,9 @@ def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
             triton.gated_linear(x * 16, weight, None),
         ],
     )
+    for kind in ("nvfp4", "fp8", "fp8_block"):
+        packed = packed_weight(kind, device)
+        yield f"linear of {kind}", [triton.linear(x, packed, None, None, True), triton.gated_linear(x, packed, None)]
     yield "embedding", [triton.embedding(weight, torch.tensor([0, 17, 95], dtype=torch.int32, device=device))]
     yield "rms_norm", [triton.rms_norm(rows, wide(5, DEPTH), 1e-5) for rows in (x, wide(9, ROWS, DEPTH))]
     yield "swiglu", [triton.swiglu(narrow(6, ROWS, 2 * DEPTH) * 16)]
@@ -74,6 +78,20 @@ def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
     words = torch.arange(4 * ROWS, dtype=torch.int32, device=device).reshape(ROWS, 4)
     yield "sample", [sample.sample(logits, temperatures, words)]
     yield from run_hybrid_operations(device)
+
+
+def packed_weight(kind: str, device: str) -> ops.PackedMatrix:
+    """Any codes and scales but NaNs; a factor for each output, or a scale for each panel and 128 k."""
+    codes = some_bytes(7, 2 * DEPTH, DEPTH)
+    codes = np.where(codes & 0x7F == 0x7F, 0, codes).astype(np.uint8)
+    each = np.arange(1, 2 * DEPTH + 1).astype(np.float32) / np.float32(7)
+    if kind == "nvfp4":
+        scales = codes[:, : DEPTH // 16].copy()
+        return ops.pack_on_device(kind, codes[:, DEPTH // 2 :].copy(), scales, each, device, divides=False)
+    if kind == "fp8":
+        return ops.pack_on_device(kind, codes, None, each, device, divides=False)
+    blocks = each[: 2 * DEPTH // 16 * 2].reshape(-1, 2).copy()
+    return ops.pack_on_device(kind, codes, blocks, None, device, divides=False)
 
 
 def attention_answers(device: str, narrow: Any) -> tuple[list[Any], list[Any]]:

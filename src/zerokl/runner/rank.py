@@ -139,7 +139,9 @@ class Mailbox:
 def rank_runner(config: Config, group: SharedGroup, channel: Channel | Mailbox, port: int) -> Any:
     """This rank's part of the model, and pools of the sizes that rank 0 found; None if rank 0 is gone."""
     _native.set_threads(threads_of_rank(config))
-    checkpoint = checkpoints.open(config.model, load_format=config.load_format, shapes_of=models.tensor_shapes)
+    checkpoint = checkpoints.open(
+        config.model, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
+    )
     own = group_of(config.device, group, port)
     model = models.load(checkpoint, config, Team(num_leaves(config), own))
     given = channel.receive().setup

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from zerokl.errors import EngineError
-from zerokl.ops.choices import REFERENCE, REFERENCE_LEAVES, Choices, Compare, Shape, Verdict, Way, settle
-from zerokl.ops.matrix import DeviceExperts
+from zerokl.ops.choices import REFERENCE, Choices, Compare, Shape, Verdict, Way, reference_of, settle
+from zerokl.ops.matrix import DeviceExperts, PackedMatrix
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.experts import FEW, MANY, MIXTURES, SOME, answers_of
+from zerokl.ops.triton.matrix import pack_quantised
 from zerokl.ops.triton.ways import compute
 
 KINDS = ("cancelling", "gaussian", "wide", "subnormal")
@@ -32,6 +33,7 @@ class Inputs:
 
     x: Any
     w: Any
+    """A tensor or, of a kind with a form, a packed matrix."""
     bias: Any
     residual: Any
 
@@ -46,7 +48,7 @@ def admit(
 
     def comparing(kind: Shape, most: int) -> Compare:
         given = inputs(kind, most, device, KINDS[0], dtype)
-        expected = outcome(REFERENCE_LEAVES if len(kind.ends) > 1 else REFERENCE, kind, given, most)
+        expected = outcome(reference_of(kind), kind, given, most)
 
         def compare(way: Way, rows: int) -> tuple[int, int]:
             found = outcome(way, kind, given, rows)
@@ -124,7 +126,16 @@ def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfl
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
 
     x, w = normal(rows, depth).to(dtype), (normal(columns, depth) / 64).to(dtype)
-    if how == "cancelling":
+    if kind.form:
+        w = quantised(kind.form, columns, depth, how == "cancelling", generator)
+        if how == "cancelling":
+            half = depth // 2
+            x[:, half : 2 * half] = -x[:, :half] * (1 + 2.0**-6)
+        elif how == "wide":
+            x = (x.float() * torch.exp2(normal(rows, depth) * 8).clamp(2.0**-40, 2.0**40)).to(dtype)
+        elif how == "subnormal":
+            x = (x.float() * 2.0**-125).to(dtype)
+    elif how == "cancelling":
         half = depth // 2
         x[:, half : 2 * half] = x[:, :half]
         w[:, half : 2 * half] = -w[:, :half] * (1 + 2.0**-6)
@@ -136,6 +147,28 @@ def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfl
     bias = normal(columns) if kind.biased else None
     residual = normal(rows, columns) * 2.0**-9 if kind.added else None
     return Inputs(x, w, bias, residual)
+
+
+def quantised(form: str, columns: int, depth: int, repeats: bool, generator: Any) -> PackedMatrix:
+    """Any codes and scales but NaNs; if `repeats`, the second half of K has those of the first."""
+    kind, divides = form.rstrip("/"), form.endswith("/")
+
+    def codes(rows: int, width: int) -> Any:
+        made = torch.randint(0, 256, (rows, width), generator=generator, device=generator.device, dtype=torch.uint8)
+        made = torch.where((made & 127) == 127, made - 8, made)
+        if repeats:
+            made[:, width // 2 : width // 2 * 2] = made[:, : width // 2]
+        return made
+
+    def factors(*shape: int) -> Any:
+        return torch.rand(shape, generator=generator, device=generator.device) / 64 + 2.0**-9
+
+    scales = codes(columns, depth // 16) if kind == "nvfp4" else None
+    by = factors(columns)
+    if kind == "fp8_block":
+        scales, by = factors(-(-columns // 16), -(-depth // 128)), None
+    made = codes(columns, depth // 2 if kind == "nvfp4" else depth)
+    return pack_quantised(kind, made, scales, by, str(generator.device), divides)
 
 
 def differing(found: Any, expected: Any) -> int:

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from zerokl.errors import UnsupportedDtype
+from zerokl.errors import CheckpointError, UnsupportedDtype
+from zerokl.ops.matrix import PackedMatrix
+from zerokl.ops.triton.packed import SHRUNK, pack_fp8, pack_nvfp4
 
 
 def pack(weight: NDArray[Any], dtype: str, device: str) -> Any:
@@ -25,6 +27,29 @@ def pack(weight: NDArray[Any], dtype: str, device: str) -> Any:
 def joined(parts: Sequence[Any]) -> Any:
     """Rows side by side."""
     return torch.cat(tuple(parts), 1)
+
+
+def pack_quantised(kind: str, codes: Any, scales: Any, factors: Any, device: str, divides: bool) -> PackedMatrix:
+    """See `ops.pack_on_device`."""
+    stored, kept, by = (None if part is None else on_device(part, device) for part in (codes, scales, factors))
+    rows, columns = codes.shape
+    if kind != "nvfp4":
+        return PackedMatrix(kind, (rows, columns), pack_fp8(stored), kept, by, divides)
+    words, kept = pack_nvfp4(stored, kept)
+    by = factors_of(by, 1 / SHRUNK if divides else SHRUNK)
+    return PackedMatrix(kind, (rows, 2 * columns), words, kept, by, divides)
+
+
+def factors_of(stored: Any, power: float) -> Any:
+    """For numbers that were divided by a power of two. Raises CheckpointError for factors that it makes inexact."""
+    by = stored * power
+    if not bool((by / power == stored).all()):
+        raise CheckpointError("a factor of NVFP4 is too large or too small for the GPU's kernels")
+    return by
+
+
+def on_device(array: Any, device: str) -> Any:
+    return array if isinstance(array, torch.Tensor) else upload(array, device)
 
 
 def upload(array: NDArray[Any], device: str) -> Any:

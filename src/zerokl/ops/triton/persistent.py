@@ -17,14 +17,16 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from zerokl.ops.choices import Persistent
+from zerokl.ops.triton.chain import scaled
 from zerokl.ops.triton.numbers import EXACT, begin
 from zerokl.ops.triton.swiglu import gate
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def gated_tiles(
-    x, w, y, num_rows, N, K,
+    x, w, factors, y, num_rows, N, K,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, BAND: tl.constexpr, PROGRAMS: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     begin()
     tiles_down, tiles_across = tl.cdiv(num_rows, ROWS), tl.cdiv(N, COLUMNS)
@@ -39,18 +41,22 @@ def gated_tiles(
             xt = x.load([row, k])
             acc = tl.dot(xt, w.load([column, k]).T, acc)
             up = tl.dot(xt, w.load([N + column, k]).T, up)
+        if SCALED:
+            own = factors + column + tl.arange(0, COLUMNS)
+            acc, up = scaled(acc, tl.load(own), SCALED), scaled(up, tl.load(own + N), SCALED)
         acc = gate(acc.to(y.dtype).to(tl.float32), up.to(y.dtype).to(tl.float32))
         y.store([row, column], acc.to(y.dtype))
 
 
-def run_persistent(x: Any, w: Any, y: Any, way: Persistent) -> Any:
-    """Fill y."""
+def run_persistent(x: Any, w: Any, y: Any, way: Persistent, factors: Any = None, mode: int = 0) -> Any:
+    """Fill y; factors as in `run_chain`."""
     (rows, depth), columns = x.shape, y.shape[1]
     operands = blocks(x, way.rows, way.depth), blocks(w, way.columns, way.depth), blocks(y, way.rows, way.columns)
     tiles = triton.cdiv(rows, way.rows) * triton.cdiv(columns, way.columns)
     programs = min(tiles, processors(str(x.device)))
     gated_tiles[(programs,)](
-        *operands, rows, columns, depth, way.rows, way.columns, way.depth, way.band, programs,
+        *operands[:2], factors, operands[2], rows, columns, depth, way.rows, way.columns, way.depth, way.band, programs,
+        mode,
         num_warps=way.warps, num_stages=way.stages, **EXACT,
     )  # fmt: skip
     return y

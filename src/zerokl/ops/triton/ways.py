@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from zerokl.errors import ShapeError
-from zerokl.ops.choices import REFERENCE, Choices, LeafTiles, Persistent, Schedule, Shape, Way
-from zerokl.ops.matrix import DeviceMatrix
+from zerokl.ops.choices import REFERENCE, Choices, LeafTiles, Packed, Persistent, Schedule, Shape, Way
+from zerokl.ops.matrix import DeviceMatrix, PackedMatrix
 from zerokl.ops.triton.chain import empty, run_chain
+from zerokl.ops.triton.finish import finish
 from zerokl.ops.triton.leaves import reference, run_parts, run_tiles
 from zerokl.ops.triton.numbers import NARROW
+from zerokl.ops.triton.packed import unpacked
+from zerokl.ops.triton.packed_rows import run_packed
 from zerokl.ops.triton.persistent import run_persistent
 from zerokl.ops.triton.swiglu import swiglu
 
@@ -19,27 +22,32 @@ CHOICES = Choices()
 """Filled by `admit.admit` at start. A shape that was not admitted never reaches the library."""
 
 
-def linear(x: Any, weight: DeviceMatrix, bias: Any, residual: Any, wide: bool) -> Any:
+def linear(x: Any, weight: DeviceMatrix | PackedMatrix, bias: Any, residual: Any, wide: bool) -> Any:
     """[T, K] -> [T, N], T a bucket; bf16, or float32 if `wide`. A residual is added to in its place, and returned."""
     columns, depth = weight.shape
     if x.shape[1] != depth:
         raise ShapeError(f"x must be [T, {depth}], not {list(x.shape)}")
     x, added = narrow(x), residual is not None
     y = residual if added else empty(x, columns, torch.float32 if wide else None)
-    shape = Shape(len(x), columns, depth, False, bias is not None, added, wide, weight.ends)
-    return compute(CHOICES.of(shape), x, weight.values, y, bias, added, ends=weight.ends)
+    shape = Shape(len(x), columns, depth, False, bias is not None, added, wide, weight.ends, weight.form)
+    return compute(CHOICES.of(shape), x, operand(weight), y, bias, added, ends=weight.ends)
 
 
-def gated_linear(x: Any, weight: DeviceMatrix, bias: Any) -> Any:
+def gated_linear(x: Any, weight: DeviceMatrix | PackedMatrix, bias: Any) -> Any:
     """swiglu(linear(x)): [T, K] -> [T, N / 2]."""
     x, columns, depth = narrow(x), weight.shape[0] // 2, weight.shape[1]
-    way = CHOICES.of(Shape(len(x), columns, depth, True, bias is not None))
-    return compute(way, x, weight.values, empty(x, columns), bias, gated=True)
+    way = CHOICES.of(Shape(len(x), columns, depth, True, bias is not None, form=weight.form))
+    return compute(way, x, operand(weight), empty(x, columns), bias, gated=True)
 
 
 def narrow(x: Any) -> Any:
     """What enters a product is bf16: a stream of float32 that nothing has normalised is rounded once."""
     return x if x.dtype == NARROW else x.to(NARROW)
+
+
+def operand(weight: DeviceMatrix | PackedMatrix) -> Any:
+    """The tensor of plain numbers, or the packed matrix itself."""
+    return weight if isinstance(weight, PackedMatrix) else weight.values
 
 
 def compute(
@@ -52,9 +60,11 @@ def compute(
     gated: bool = False,
     ends: tuple[int, ...] = (),
 ) -> Any:
-    """Fill y, or add to it, by one way; with several `ends`, by leaves."""
+    """Fill y, or add to it, by one way; with several `ends`, by leaves. w: `operand`."""
     if len(ends) > 1:
         return compute_leaves(way, x, w, y, ends, bias, added)
+    if isinstance(w, PackedMatrix):
+        return compute_packed(way, x, w, y, bias, added, gated)
     if isinstance(way, Schedule):
         return run_chain(x, w, y, way, bias, added, gated)
     if isinstance(way, Persistent):
@@ -70,6 +80,21 @@ def compute_leaves(way: Way, x: Any, w: Any, y: Any, ends: tuple[int, ...], bias
     if isinstance(way, LeafTiles):
         return run_tiles(x, w, y, ends, way, added)
     return reference(x, w, y, ends, REFERENCE, bias, added)
+
+
+def compute_packed(way: Way, x: Any, weight: PackedMatrix, y: Any, bias: Any, added: bool, gated: bool) -> Any:
+    """The same with a packed weight: from its codes, or from its numbers, stored for the while.
+
+    A library rounds once, before the factor could come: its sums stay float32, and another kernel does the rest.
+    """
+    if isinstance(way, Packed):
+        return run_packed(x, weight, y, way, bias, added, gated)
+    w, factors = unpacked(weight), weight.factors_of_chain
+    if isinstance(way, Schedule):
+        return run_chain(x, w, y, way, bias, added, gated, factors, weight.scaled)
+    if isinstance(way, Persistent):
+        return run_persistent(x, w, y, way, factors, weight.scaled)
+    return finish(library(x, w, empty(x, len(w), torch.float32)), factors, weight.scaled, bias, y, added, gated)
 
 
 def library(x: Any, w: Any, y: Any, added: bool = False) -> Any:

@@ -1,0 +1,152 @@
+"""Quantised weights on the device: how they lie there, and their numbers as bfloat16.
+
+    nvfp4         e2m1 * e4m3 / 128, exactly a bfloat16; the sum times (or through) a factor per output
+    fp8           e4m3, exactly a bfloat16; the sum times a factor per output
+    fp8_block     e4m3; sums of 128 k times a scale per 128 by 128, joined by one fma each
+
+Division by 128 keeps scales of up to 448 within what one product of bfloat16 can do, and the factor makes up for it:
+no bit of the result changes, because both are powers of two.
+
+A panel is 16 outputs, a tile 64 k of it, a word 8 (nvfp4) or 4 (fp8) numbers that one thread of a warp feeds to the
+matrix unit: outputs g and g + 8 (half), k = 16 step + 8 hi + 2 t + lo.
+
+    nvfp4   words [panel, tile, g, t, step], scales [panel, tile, g, half] words of four bytes, one per step
+    fp8     words [panel, tile, step // 2, g, t, step % 2, half]
+
+A word of nvfp4 has a number's sign and magnitude where few shifts bring them to their places in two bfloat16 at once
+(`PLACES`). A scale's byte is its exponent + 10 and three bits, so that a shift and an addition make a bfloat16 of it;
+signs of scales, and scales of zero, have gone into the codes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from zerokl.ops.triton.numbers import EARLY, NARROW, begin
+
+PANEL, TILE = 16, 64
+PLACES = ((15, 6), (12, 3), (9, 0))
+"""Of pairs (half, hi): where the sign is, and the lowest of three bits. The fourth has sign 14, bits 11, 10 and 13."""
+SUBNORMAL_SCALES = (80, 8, 16, 20, 24, 26, 28, 30)
+SHRUNK = 128.0
+"""What nvfp4's numbers are divided by."""
+TILES = 4
+"""Tiles of a program that unpacks. Free."""
+
+
+def pack_nvfp4(codes: Any, scales: Any) -> tuple[Any, Any]:
+    """uint8 [N, K/2] and [N, K/16] -> words and words of scales, int32."""
+    numbers = torch.stack((codes & 15, codes >> 4), -1).reshape(*scales.shape, 16)
+    flipped = numbers ^ ((scales >> 7) << 3)[..., None]
+    numbers = torch.where(((scales & 127) == 0)[..., None], flipped & 8, flipped).flatten(1)
+    table = [*SUBNORMAL_SCALES, *(code + 24 for code in range(8, 128))]
+    kept = torch.tensor(table, dtype=torch.uint8, device=codes.device)[(scales & 127).int()]
+    parts = padded(numbers, TILE).reshape(-1, 2, 8, numbers_in(numbers, TILE), 4, 2, 4, 2)
+    parts = parts.permute(1, 5, 7, 0, 3, 2, 6, 4)  # [half, hi, lo, panel, tile, g, t, step]
+    words = sum(
+        placed(parts[half, hi, lo], 2 * half + hi) << 16 * lo for half in (0, 1) for hi in (0, 1) for lo in (0, 1)
+    )
+    bytes_of_scales = padded(kept, 4).reshape(-1, 2, 8, numbers_in(kept, 4), 4).permute(0, 3, 2, 1, 4).contiguous()
+    return words.to(torch.int32).contiguous(), bytes_of_scales.view(torch.int32)
+
+
+def placed(codes: Any, pair: int) -> Any:
+    """Four bits of one of a word's pairs, in 16."""
+    codes = codes.to(torch.int64)
+    sign, rest = codes >> 3, codes & 7
+    if pair < len(PLACES):
+        return sign << PLACES[pair][0] | rest << PLACES[pair][1]
+    return sign << 14 | (rest >> 1) << 10 | (rest & 1) << 13
+
+
+def pack_fp8(codes: Any) -> Any:
+    """uint8 [N, K] -> words."""
+    parts = padded(codes, TILE).reshape(-1, 2, 8, numbers_in(codes, TILE), 2, 2, 2, 4, 2)
+    parts = parts.permute(0, 3, 4, 2, 7, 5, 1, 8, 6).flip(-1)  # [panel, tile, step // 2, g, t, step % 2, half, lo, hi]
+    return parts.flatten(-2).contiguous().view(torch.int32)[..., 0]
+
+
+def padded(array: Any, columns: int) -> Any:
+    """With zeros up to whole panels and whole groups of columns."""
+    rows, width = array.shape
+    return torch.nn.functional.pad(array, (0, -width % columns, 0, -rows % PANEL))
+
+
+def numbers_in(array: Any, columns: int) -> int:
+    return int(-(-array.shape[1] // columns))
+
+
+@triton.jit
+def nvfp4_number(words, scales, PAIR: tl.constexpr, LO: tl.constexpr):
+    half_word = words >> (16 * LO)
+    if PAIR == 3:
+        sign = half_word >> 14
+        magnitude = ((half_word >> 10) & 3) * 2 + ((half_word >> 13) & 1)
+    else:
+        sign = half_word >> (15 - 3 * PAIR)
+        magnitude = (half_word >> (6 - 3 * PAIR)) & 7
+    number = ((sign << 31) | (magnitude << 22)).to(tl.float32, bitcast=True)
+    return number * scales
+
+
+@triton.jit
+def fp8_number(words, HI: tl.constexpr, LO: tl.constexpr):
+    code = words >> (16 * LO + 8 - 8 * HI)
+    number = (((code >> 7) << 31) | ((code & 127) << 20)).to(tl.float32, bitcast=True)
+    return number * 1.329227995784916e36  # 2^120
+
+
+@triton.jit
+def unpack_panel(words, scales, out, N, K, num_tiles, NVFP4: tl.constexpr, TILES: tl.constexpr):
+    """A program does 16 outputs and TILES tiles of k."""
+    begin()
+    panel, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILES
+    g, t, inner = tl.arange(0, 8)[None, :, None, None], tl.arange(0, 4)[None, None, :, None], tl.arange(0, 4)
+    if NVFP4:
+        tile = first + tl.arange(0, TILES)[:, None, None, None]
+        there = tile < num_tiles
+        w = tl.load(words + (panel * num_tiles + tile) * 128 + g * 16 + t * 4 + inner, mask=there, other=0)
+        at = scales + (panel * num_tiles + tile) * 16 + g * 2
+        shift = (inner * 8)[None, None, None, :]
+        low = ((((tl.load(at, mask=there, other=0) >> shift) & 255) * 16 + 0x7600) << 16).to(tl.float32, bitcast=True)
+        high = ((((tl.load(at + 1, mask=there, other=0) >> shift) & 255) * 16 + 0x7600) << 16).to(
+            tl.float32, bitcast=True
+        )
+        first_half = tl.join(
+            tl.join(nvfp4_number(w, low, 0, 0), nvfp4_number(w, low, 0, 1)),
+            tl.join(nvfp4_number(w, low, 1, 0), nvfp4_number(w, low, 1, 1)),
+        )
+        second_half = tl.join(
+            tl.join(nvfp4_number(w, high, 2, 0), nvfp4_number(w, high, 2, 1)),
+            tl.join(nvfp4_number(w, high, 3, 0), nvfp4_number(w, high, 3, 1)),
+        )
+        numbers = tl.join(first_half, second_half).permute(6, 1, 0, 3, 5, 2, 4)
+    else:
+        place = first * 2 + tl.arange(0, 2 * TILES)[:, None, None, None]
+        there = place < 2 * num_tiles
+        w = tl.load(words + (panel * num_tiles * 2 + place) * 128 + g * 16 + t * 4 + inner, mask=there, other=0)
+        numbers = tl.join(
+            tl.join(fp8_number(w, 0, 0), fp8_number(w, 0, 1)), tl.join(fp8_number(w, 1, 0), fp8_number(w, 1, 1))
+        )
+        numbers = numbers.reshape([2 * TILES, 8, 4, 2, 2, 2, 2]).permute(4, 1, 0, 3, 6, 2, 5)
+    numbers = numbers.reshape([16, 64 * TILES])
+    row = panel * 16 + tl.arange(0, 16)
+    k = first * 64 + tl.arange(0, 64 * TILES)
+    inside = (row < N)[:, None] & (k < K)[None, :]
+    tl.store(out + row[:, None] * K + k[None, :], numbers.to(out.dtype.element_ty), mask=inside)
+
+
+def unpacked(weight: Any) -> Any:
+    """[N, K] bf16: the numbers that sums are made of."""
+    rows, columns = weight.shape
+    out = torch.empty((rows, columns), dtype=NARROW, device=weight.words.device)
+    num_tiles = -(-columns // TILE)
+    grid = (-(-rows // PANEL), triton.cdiv(num_tiles, TILES))
+    nvfp4 = weight.kind == "nvfp4"
+    scales = weight.scales if nvfp4 else weight.words
+    unpack_panel[grid](weight.words, scales, out, rows, columns, num_tiles, nvfp4, TILES, num_warps=4, **EARLY)
+    return out
