@@ -287,6 +287,9 @@ SHORT = Tile(SHORT_ROWS, 4, 3)
 MANY_SHORT = Tile(SHORT_ROWS, 4, 2)
 """With many segments more programs per processor beat deeper pipelines: 103 against 106 us for 256 of 384 keys."""
 MANY = 48
+ALL_FOLDS, SMALL_HEAD = 6, 16
+"""Warps can't share a row of so few columns of v: the compiler puts it into one of them, so that nothing of the fold may
+be left to a reduction."""
 LARGE_HEAD = 256
 """Three stages of blocks of this width don't fit a processor's memory."""
 BULK = not INTERPRETED
@@ -313,9 +316,10 @@ def attention(q: Any, kv: Any, scale: float, after: float = 0.0, window: int = 0
         )  # fmt: skip
     if work.short_grid:
         tile = MANY_SHORT if work.segments >= MANY else SHORT
+        folds = tile.registers if size > SMALL_HEAD else ALL_FOLDS
         short_tiles[(key_heads, work.short_grid)](
-            q, *pools, pages, y, *work.parts, work.short, work.counts[4:], *given, tile.rows, CHUNK, BULK,
-            tile.registers, tile.sharing, ITEM, **flags, num_warps=tile.warps, num_stages=tile.stages, **EARLY,
+            q, *pools, pages, y, *work.parts, work.short, work.counts[4:], *given, tile.rows, CHUNK, BULK, folds,
+            tile.sharing, ITEM, **flags, num_warps=tile.warps, num_stages=tile.stages, **EARLY,
         )  # fmt: skip
     return y
 
