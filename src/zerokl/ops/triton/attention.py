@@ -288,7 +288,7 @@ MANY_SHORT = Tile(SHORT_ROWS, 4, 2)
 """With many segments more programs per processor beat deeper pipelines: 103 against 106 us for 256 of 384 keys."""
 MANY = 48
 ALL_FOLDS, SMALL_HEAD = 6, 16
-"""Warps can't share a row of so few columns of v: the compiler puts it into one of them, so that nothing of the fold may
+"""Warps can't share a row of so few columns of v: the compiler puts it into one of them, and nothing of the fold may
 be left to a reduction."""
 LARGE_HEAD = 256
 """Three stages of blocks of this width don't fit a processor's memory."""
