@@ -66,6 +66,15 @@ def test_columns_are_views_that_operations_take():
     assert same(ops.rms_norm(heads, weight, 1e-5), ops.rms_norm(heads.contiguous(), weight, 1e-5))
 
 
+def test_columns_whose_neighbours_lie_apart_are_brought_together():
+    """As a projection's every second number is: [T, heads, 2] cut in the middle."""
+    x = wide(15, 6, 8)
+    apart = on_device(x).reshape(6, 4, 2)[:, :, 1:].reshape(6, -1)
+    assert apart.stride(1) == 2
+    (together,) = ops.columns(apart)
+    assert bits(ops.sigmoid(together)) == oracle.activated(np.ascontiguousarray(x[:, 1::2]), "sigmoid").tobytes()
+
+
 def test_soft_caps_have_the_oracles_bits():
     x = wide(9, 3, 500, factor=40.0)
     assert bits(ops.softcap(on_device(x), 30.0)) == oracle.softcap(x, 30.0).tobytes()

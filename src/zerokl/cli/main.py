@@ -18,6 +18,7 @@ COMMANDS = {
     "record": ("zerokl.check.recording", "record_command", "Keep a server's answers with all their bits."),
     "replay": ("zerokl.check.recording", "replay_command", "Compare kept answers with a server of today."),
     "bench": ("zerokl.cli.bench", "bench", "Measure the speed of a server, an engine, kernels."),
+    "tune": ("zerokl.cli.tune", "tune", "Find faster kernels for a model on this GPU."),
     "eval": ("zerokl.evals.cli", "evaluate", "Evaluate a server's answers, with honest error bars."),
     "suite": ("zerokl.suites.cli", "suite", "Run tests by stage, one process per file."),
 }

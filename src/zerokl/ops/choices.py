@@ -3,7 +3,8 @@
 Rows above `LIBRARY_FROM` go to cuBLAS, which is called with split-K forbidden and only at bucket sizes, each of which
 `triton/admit.py` has compared with the reference schedule; the rest, and whatever was not admitted, to a schedule of
 our own.
-The table is measured (docs/log.md); for other shapes the rule below picks by the same pattern.
+The table is measured (docs/log.md); for other shapes the rule below picks by the same pattern, unless `zerokl tune` has
+found better (`winners.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import gcd
 from typing import NamedTuple
 
 from zerokl.errors import EngineError
+from zerokl.ops.winners import winner
 
 PERSISTENT_FROM = 1024
 """Rows from which a gated chain's tiles keep every processor busy."""
@@ -217,6 +219,9 @@ def fallback(shape: Shape) -> Schedule:
     """A schedule of ours: few rows stream the weights, many fill the matrix unit."""
     if shape.form == BLOCKS:
         return by_blocks(REFERENCE)
+    tuned = winner(shape.rows, shape.columns, shape.depth, shape.gated, MOST_TUNED_ROWS)
+    if tuned is not None:
+        return Schedule(*tuned)
     columns, depth = shape.columns * (2 if shape.gated else 1), shape.depth
     if shape.gated and 8 < shape.rows <= 16:
         return GATED._replace(depth=dividing(GATED.depth, depth))
@@ -242,6 +247,7 @@ TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
     (32, Schedule(32, 64, 128, True, 4, 5), Schedule(32, 64, 128, True, 4, 5), Schedule(32, 64, 128, True, 4, 5)),
     (64, Schedule(64, 32, 128, False, 4, 5), Schedule(64, 64, 128, True, 4, 4), Schedule(64, 128, 64, False, 4, 4)),
 )
+MOST_TUNED_ROWS = 64
 GATED = Schedule(16, 64, 64, True, 2, 6)
 PACKED_TABLE = {
     8: Packed(8, 2, 4, 6),

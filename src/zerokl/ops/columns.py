@@ -15,8 +15,11 @@ from zerokl.ops.device import gpu, on_gpu
 def columns(x: Any, *ends: int) -> list[Any]:
     """[T, N] -> the columns before the first end, those up to the next, ..., and the rest.
 
-    On the CPU contiguous copies, as operations want them there; on the GPU views, whose rows keep their distance.
+    On the CPU contiguous copies, as operations want them there; on the GPU views, whose rows keep their distance, but if
+    neighbours in a row don't lie side by side.
     """
+    if on_gpu(x) and x.stride(1) != 1:
+        x = x.contiguous()
     parts = [x[:, start:end] for start, end in pairwise([0, *ends, x.shape[1]])]
     return parts if on_gpu(x) else [np.ascontiguousarray(part) for part in parts]
 

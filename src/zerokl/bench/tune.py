@@ -1,0 +1,53 @@
+"""The search behind `zerokl tune`: schedules for few rows, timed inside graphs; other bits don't take part."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+
+import torch
+import triton
+
+from zerokl.bench.kernels import timed
+from zerokl.bench.tuned import Found, schedules
+from zerokl.ops.choices import REFERENCE, Schedule, Shape, fallback
+from zerokl.ops.triton import admit
+from zerokl.ops.triton.admit import inputs, outcome
+
+ROTATED_BYTES = 120_000_000
+"""Of weights, so that none comes from the L2 cache."""
+
+
+def search(layers: dict[str, Shape], rows: Sequence[int], most: int) -> Iterator[Found]:
+    """Every layer at every number of rows; `most` schedules each, spread over what there is."""
+    for name, kind in layers.items():
+        given = inputs(kind, max(rows), "cuda", admit.KINDS[0])
+        expected = outcome(REFERENCE, kind, given, max(rows))
+        weights = [given.w, *(given.w.clone() for _ in range(max(1, min(6, ROTATED_BYTES // given.w.nbytes))))]
+        for count in rows:
+            shape = kind._replace(rows=count)
+            before = fallback(shape)
+            every = schedules(count, kind.depth, kind.gated)
+            tried = dict.fromkeys([before, *every[:: max(1, len(every) // most)]])
+            times: dict[Schedule, float] = {}
+            for schedule in tried:
+                try:
+                    us, differ = timed(schedule, kind, given, weights, expected, count)
+                except (triton.runtime.errors.OutOfResources, RuntimeError):
+                    continue
+                if not differ:
+                    times[schedule] = us
+            best = min(times, key=lambda one: times[one])
+            rejected = len(tried) - len(times)
+            yield Found(name, shape, best, times[best], before, times[before], len(tried), rejected)
+
+
+def measured_with() -> dict[str, str]:
+    """What a reader of the file may want to know; admission doesn't rely on it."""
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": str(torch.version.cuda),
+        "python": platform.python_version(),
+    }

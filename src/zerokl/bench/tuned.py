@@ -1,0 +1,60 @@
+"""What `zerokl tune` tries, and what it keeps. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from zerokl.ops.choices import Schedule, Shape, dividing
+
+ROWS = (1, 8, 16, 32, 64)
+WORTH = 0.98
+"""A winner takes at most this part of the time of what it replaces: less is noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best of one layer at one number of rows."""
+
+    layer: str
+    shape: Shape
+    schedule: Schedule
+    us: float
+    before: Schedule
+    before_us: float
+    tried: int
+    rejected: int
+    """Gave other bits, or didn't compile."""
+
+    @property
+    def won(self) -> bool:
+        return self.us <= WORTH * self.before_us
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """As in `winners.json`."""
+        shape = self.shape
+        layer = {"rows": shape.rows, "columns": shape.columns, "depth": shape.depth, "gated": shape.gated}
+        return layer | {"schedule": list(self.schedule), "us": round(self.us, 2), "before_us": round(self.before_us, 2)}
+
+
+def schedules(rows: int, depth: int, gated: bool) -> list[Schedule]:
+    """What is worth a try: tiles of weights that keep many bytes on their way."""
+    tile, found = max(8, rows), []
+    for columns, step, warps, stages in product((16, 32, 64, 128), (64, 128, 256, 512), (1, 2, 4), (3, 4, 5, 6)):
+        bytes_ahead = columns * (2 if gated else 1) * step * 2 * stages
+        if 32_768 <= bytes_ahead <= 196_608 and columns * step <= 16_384 * warps and columns >= 16 * warps // 4:
+            swapped = tile < 64
+            found.append(Schedule(tile, columns, dividing(step, depth), swapped, warps, stages))
+    return list(dict.fromkeys(found))
+
+
+def still_good(
+    entries: Iterable[Mapping[str, Any]], layers: Iterable[Shape], rows: Sequence[int]
+) -> list[Mapping[str, Any]]:
+    """Earlier winners, without those of layers and rows that are tuned again."""
+    again = {(kind.columns, kind.depth, kind.gated, count) for kind in layers for count in rows}
+    names = ("columns", "depth", "gated", "rows")
+    return [entry for entry in entries if tuple(entry[name] for name in names) not in again]
