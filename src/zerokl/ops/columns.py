@@ -15,8 +15,8 @@ from zerokl.ops.device import gpu, on_gpu
 def columns(x: Any, *ends: int) -> list[Any]:
     """[T, N] -> the columns before the first end, those up to the next, ..., and the rest.
 
-    On the CPU contiguous copies, as operations want them there; on the GPU views, whose rows keep their distance, but if
-    neighbours in a row don't lie side by side.
+    On the CPU contiguous copies, as operations want them there; on the GPU views, whose rows keep their distance (of a
+    copy, if neighbours in a row lie apart).
     """
     if on_gpu(x) and x.stride(1) != 1:
         x = x.contiguous()
