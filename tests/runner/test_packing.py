@@ -25,6 +25,8 @@ from zerokl.types import (
 )
 
 CAPACITY = Capacity(max_tokens=512, max_segments=16, table_width=20, kinds=(Kind(None, 4),), chunk=128, tile_rows=64)
+HYBRID = Capacity(512, 16, 20, (Kind(130, 2), Kind(None, 4)), 128, 64, interval=64)
+"""Two kinds of attention, and states."""
 spans = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 60)), min_size=1, max_size=16)
 """(start, tokens) of each segment."""
 
@@ -117,8 +119,7 @@ def test_work_lists_of_a_window_leave_out_chunks_that_no_row_sees_and_no_other(s
 
 
 def test_each_kind_of_layers_has_pages_slots_and_work_of_its_own():
-    kinds = (Kind(130, 2), Kind(None, 4))
-    capacity = Capacity(512, 16, 20, kinds, 128, 64, interval=64)
+    capacity = HYBRID
     lies = np.full(capacity.layout(512, False).size, -(2**20), np.int32)
     windows = (WindowPages(2, [PageId(50), PageId(51), PageId(52)]),)
     state = StateUse(StateSlot(3), StateSlot(3), ((256, StateSlot(9)),))
@@ -163,8 +164,9 @@ def test_a_step_that_is_too_large_is_our_fault(spans):
 
 @pytest.mark.parametrize("tokens", buckets_up_to(512, TOKEN_BUCKETS))
 @pytest.mark.parametrize("is_short", [True, False])
-def test_arrays_start_at_sixteen_bytes_and_do_not_overlap(tokens, is_short):
-    layout = CAPACITY.layout(tokens, is_short)
+@pytest.mark.parametrize("capacity", [CAPACITY, HYBRID], ids=["plain", "hybrid"])
+def test_arrays_start_at_sixteen_bytes_and_do_not_overlap(tokens, is_short, capacity):
+    layout = capacity.layout(tokens, is_short)
     ends = 0
     for name, shape in layout.shapes.items():
         assert layout.offsets[name] % 4 == 0
@@ -174,15 +176,16 @@ def test_arrays_start_at_sixteen_bytes_and_do_not_overlap(tokens, is_short):
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_a_rehearsal_fills_its_bucket_with_slots_of_its_own(is_short):
+@pytest.mark.parametrize("capacity", [CAPACITY, HYBRID], ids=["plain", "hybrid"])
+def test_a_rehearsal_fills_its_bucket_with_slots_of_its_own(is_short, capacity):
     for tokens in buckets_up_to(512, TOKEN_BUCKETS):
-        segments = rehearsal(tokens, CAPACITY, 40, 200, is_short)
+        segments = rehearsal(tokens, capacity, 40, 200, is_short)
         if segments is None:
             assert is_short
-            assert tokens > CAPACITY.short_tokens
+            assert tokens > capacity.short_tokens
             continue
-        lies = buffer()
-        packed = pack_step(segments, {}, CAPACITY, lies)
+        lies = np.full(capacity.layout(512, False).size, -(2**20), np.int32)
+        packed = pack_step(segments, {}, capacity, lies)
         assert packed.layout.tokens == tokens
         slots = views_of(packed.layout, lies)["slots"]
         assert len(set(slots[slots >= 0].tolist())) == (slots >= 0).sum()  # integers
