@@ -6,14 +6,25 @@ import numpy as np
 import pytest
 import torch
 
+from tests.checkpoints.tiny import make_tiny_llama
+from tests.crowd import Crowd
 from tests.gpu.device import DEVICE, INTERPRETED, NARROW, relative_error, same
-from zerokl import ops
+from tests.models.variants import tokens
+from zerokl import checkpoints, models, ops
+from zerokl.cache import Cache
+from zerokl.config import Config
+from zerokl.engine.loop import Engine
 from zerokl.errors import UnsupportedModel
+from zerokl.models import Model
 from zerokl.ops import triton
-from zerokl.ops.choices import BLOCKS, LIBRARY, Packed, Persistent, Shape, candidates, reference_of
+from zerokl.ops.choices import BLOCKS, LIBRARY, REFERENCE, Packed, Persistent, Shape, candidates, reference_of
 from zerokl.ops.triton import admit, packed
 from zerokl.ops.triton.admit import differing, inputs, outcome
-from zerokl.quant import Fp8, Fp8Blocks, Nvfp4, Quantised, device_matrix_of
+from zerokl.ops.triton.experts import FEW, SOME, answers_of
+from zerokl.quant import Fp8, Fp8Blocks, Nvfp4, Quantised, device_experts_of, device_matrix_of
+from zerokl.runner.cuda import CudaRunner, Options
+from zerokl.scheduler import Limits, Scheduler
+from zerokl.types import LogprobSpec, Request, RequestId, SamplingParams
 
 FORMS = ("nvfp4", "nvfp4/", "fp8", "fp8_block")
 ROWS = (1, 7, 64, 300)
@@ -63,7 +74,7 @@ def test_products_are_near_float64(form):
 @pytest.mark.parametrize("gated", [False, True])
 def test_every_schedule_gives_the_reference_bits_at_any_rows(form, gated):
     """The matrix of formats, schedules and 1, 7, 64, 300 rows: raw float32 where the result isn't gated."""
-    kind = Shape(0, 48 if INTERPRETED else 1008, 160 if INTERPRETED else 1600, gated, True, not gated, False, form)
+    kind = Shape(0, 48 if INTERPRETED else 1008, 160 if INTERPRETED else 1600, gated, True, not gated, False, form=form)
     for how in admit.KINDS[: 1 if INTERPRETED else None]:
         given = inputs(kind, 7 if INTERPRETED else max(ROWS), DEVICE, how, NARROW)
         expected = outcome(reference_of(kind), kind, given, len(given.x))
@@ -119,14 +130,66 @@ def test_tiles_that_programs_take_in_turn_give_the_reference_bits(form, rows):
 @pytest.mark.device
 @pytest.mark.parametrize("kind", ["modelopt_fp4", "modelopt_fp8", "fp8"])
 def test_a_model_of_quantised_weights_loads_packed(kind, tmp_path):
-    from tests.checkpoints.tiny import make_tiny_llama
-    from zerokl import checkpoints, models
-    from zerokl.config import Config
-
-    folder = make_tiny_llama(tmp_path, 0, hidden_size=128, intermediate_size=256)
-    config = Config(device="cuda", quantization=kind)
-    opened = checkpoints.open(folder, load_format="dummy", shapes_of=models.tensor_shapes, quantization=kind)
-    loaded = models.load(opened, config).weights
+    loaded = tiny_model(tmp_path, kind, "auto").weights
     found = {type(matrix).__name__ for matrix in loaded.layers[0].matrices()}
     assert found == {"PackedMatrix"}
-    assert triton.embedding(loaded.embed, torch.tensor([3], dtype=torch.int32, device=DEVICE)).shape == (1, 128)
+    assert triton.embedding(loaded.embed, torch.tensor([3], dtype=torch.int32, device=DEVICE)).shape == (1, 256)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_packed_experts_are_each_their_own_packed_matrices(form):
+    """Whoever goes to them: an expert's rows have the bits of the same matrices alone."""
+    width, hidden, top = (64, 32, 2) if INTERPRETED else (576, 320, 2)
+    first = [[some(form, 2 * hidden, width, seed)] for seed in range(3)]
+    second = [[some(form, width, hidden, 10 + seed)] for seed in range(3)]
+    x = inputs(Shape(0, width, width), 9, DEVICE, "gaussian", NARROW).x * 2.0**-6
+    chosen = torch.tensor([[0, 2 - (i % 7 == 0)] for i in range(9)], dtype=torch.int32, device=DEVICE)
+    stacks = device_experts_of(first, DEVICE), device_experts_of(second, DEVICE)
+    assert [(len(stack), stack.shape) for stack in stacks] == [(3, (2 * hidden, width)), (3, (width, hidden))]
+    for schedule in (FEW, SOME, REFERENCE):
+        found = answers_of(x, *stacks, chosen, schedule).reshape(9, top, width)
+        for row in range(9):
+            for rank in range(top):
+                expert = int(chosen[row, rank])
+                between = ops.gated_linear(x[row : row + 1], device_matrix_of(first[expert], DEVICE))
+                alone = ops.linear(between, device_matrix_of(second[expert], DEVICE), wide=True)
+                assert same(found[row, rank], alone[0]), (schedule, row, rank)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize(
+    ("kind", "cache"),
+    [("modelopt_fp4", "fp8_e4m3"), ("modelopt_fp8", "auto"), ("fp8", "fp8_e4m3"), ("", "fp8_e4m3")],
+)
+def test_scored_is_generated_from_every_position_whoever_computes_beside(kind, cache, tmp_path):
+    """With graphs, packed weights and narrow keys: a page's end, a chunk's end, and a crowd."""
+    model = tiny_model(tmp_path, kind, cache)
+    runner = CudaRunner(model, 64, Options(max_tokens=256, max_segments=16), fill=float("nan"))
+    starts = (1, 2, 63, 64, 65, 200, 511, 512, 513)
+    asked = [
+        Request(RequestId(number), tuple(tokens(start, 280)), 40, GREEDY, logprobs=LogprobSpec(0, ()))
+        for number, start in enumerate(starts)
+    ]
+    for budget in (256, 70):
+        generated = crowd_of(runner, budget).serve(*asked)
+        scoring = [
+            Request(RequestId(i), (*one.prompt, *answer.tokens), 1, GREEDY, logprobs=one.logprobs, logprob_start=0)
+            for i, (one, answer) in enumerate(zip(asked, generated, strict=True))
+        ]
+        for one, scored in zip(generated, crowd_of(runner, 256).serve(*scoring), strict=True):
+            assert scored.scores.chosen[-len(one.logprobs.chosen) :] == one.logprobs.chosen
+
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def crowd_of(runner: CudaRunner, budget: int) -> Crowd:
+    limits = Limits(context_length=700, max_running_requests=16, max_queued_requests=99, chunked_prefill_size=budget)
+    return Crowd(Engine(Scheduler(limits, Cache(64, 64, False), runner.lag), runner))
+
+
+def tiny_model(folder, kind: str, cache: str) -> Model:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "max_position_embeddings": 1024}
+    make_tiny_llama(folder, 0, **sizes)
+    opened = checkpoints.open(folder, load_format="dummy", shapes_of=models.tensor_shapes, quantization=kind)
+    return models.load(opened, Config(device="cuda", quantization=kind, kv_cache_dtype=cache))

@@ -104,7 +104,7 @@ def dtype_of(config: Config) -> str:
 
 
 def kept_in_cache(config: Config) -> str:
-    """The type of keys and values on the CPU; the GPU has one type only, and doesn't ask."""
+    """The type of keys and values: on the GPU fp8, or else its one type, which "float32" stands for here."""
     if config.device != "cpu":
-        return "float32"
+        return "fp8_e4m3" if config.kv_cache_dtype == "fp8_e4m3" else "float32"
     return {"auto": "float32", "bf16": "bfloat16"}.get(config.kv_cache_dtype, config.kv_cache_dtype)

@@ -26,7 +26,7 @@ from zerokl.models.weights import (
     taps,
     vector,
 )
-from zerokl.quant import Quantised
+from zerokl.quant import Quantised, device_experts_of
 
 
 def local(config: Config) -> Sequence[int]:
@@ -66,6 +66,8 @@ def interleaved(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
 def stacked_pairs(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.DeviceExperts:
     if place.device != "cpu":
         check_whole(place)
+        if isinstance(parts[0], Quantised):
+            return device_experts_of([[halves(parts[0][expert])] for expert in range(len(parts[0]))], place.device)
         return ops.pack_experts(halves(parts[0]), place.device)
     return [matrix([halves(parts[0][expert])], place) for expert in range(len(parts[0]))]
 

@@ -27,7 +27,7 @@ from zerokl import ops
 from zerokl.errors import CheckpointError, UnsupportedModel
 from zerokl.models.shapes import sizes, spread
 from zerokl.models.split import VOCABULARY, Share
-from zerokl.quant import Quantised, device_matrix_of, matrix_of
+from zerokl.quant import Quantised, device_experts_of, device_matrix_of, matrix_of
 
 
 class Tensor(Protocol):
@@ -164,7 +164,9 @@ def each_expert(parts_per_expert: int) -> How:
         starts = range(0, len(parts), parts_per_expert)
         if place.device != "cpu":
             check_whole(place)
-            own = (parts[start : start + parts_per_expert] for start in starts)
+            own = [parts[start : start + parts_per_expert] for start in starts]
+            if isinstance(parts[0], Quantised):
+                return device_experts_of(own, place.device)
             return ops.pack_experts(np.stack([np.concatenate(one) for one in own]), place.device)
         return [matrix(parts[start : start + parts_per_expert], place) for start in starts]
 
@@ -176,6 +178,8 @@ def stacked(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops
     """One matrix per expert, from one tensor [X, N, K]."""
     if place.device != "cpu":
         check_whole(place)
+        if isinstance(parts[0], Quantised):
+            return device_experts_of([[parts[0][expert]] for expert in range(len(parts[0]))], place.device)
         return ops.pack_experts(parts[0], place.device)
     return [matrix([parts[0][expert]], place) for expert in range(len(parts[0]))]
 
@@ -276,6 +280,8 @@ def read(
     sources = row.sources(config, layer)
     found = [tensors[name] for name, _ in sources]
     packed = [getattr(tensor, "packed", None) for tensor in found]
+    if share is not None and place.device != "cpu" and any(tensor.dtype in PACKED_ON_GPU for tensor in found):
+        raise UnsupportedModel("NVFP4 and FP8 weights are not there yet with --tp and --tp-leaves on GPUs")
     keeps = share is None and row.how in PACKED and place.keeps_packed(tensor.dtype for tensor in found)
     if any(packed) and keeps:
         value = row.how([read() if read else t.array() for read, t in zip(packed, found, strict=True)], place)

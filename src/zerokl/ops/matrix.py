@@ -50,20 +50,22 @@ class DeviceExperts:
     """One matrix [N, K] for each of X experts on the GPU, side by side: a kernel finds any of them by its number."""
 
     values: Any
-    """A torch tensor, [X, N, K] bfloat16, contiguous."""
+    """A torch tensor, [X, N, K] bfloat16, contiguous; or a PackedMatrix [X * N, K]."""
+    count: int = 0
+    """Of experts in a PackedMatrix."""
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self.count or len(self.values)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Of one."""
-        _, rows, columns = self.values.shape
-        return rows, columns
+        *_, rows, columns = self.values.shape
+        return (rows // self.count if self.count else rows), columns
 
     @property
     def dtype(self) -> str:
-        return "bfloat16"
+        return str(self.values.dtype) if self.count else "bfloat16"
 
     @property
     def nbytes(self) -> int:

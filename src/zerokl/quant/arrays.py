@@ -173,6 +173,14 @@ def device_matrix_of(parts: Sequence[Any], device: str) -> ops.PackedMatrix:
     return ops.pack_on_device("fp8_block", codes, scales, None, device, divides=False)
 
 
+def device_experts_of(experts: Sequence[Sequence[Any]], device: str) -> ops.DeviceExperts:
+    """One matrix per expert, of parts one under the other, on a GPU. Raises UnsupportedModel as `device_matrix_of`."""
+    rows = sum(len(part) for part in experts[0])
+    if rows % 16:
+        raise UnsupportedModel(f"packed experts of {rows} rows, no multiple of 16, aren't there on the GPU")
+    return ops.DeviceExperts(device_matrix_of([part for parts in experts for part in parts], device), len(experts))
+
+
 def matrix_of(parts: Sequence[Quantised | NDArray[Any]], integer: bool) -> ops.Matrix:
     """The parts one under the other as one matrix; each keeps its format and its scale.
 

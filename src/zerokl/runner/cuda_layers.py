@@ -50,14 +50,15 @@ class LayerPools:
         device: str,
         fill: float | None,
     ) -> None:
-        """`fill`: what unwritten slots hold (tests: NaN)."""
+        """`fill`: what unwritten slots hold (tests: NaN; narrow keys hold only that)."""
         self.kinds, self.kind_of_layer = kinds_of(model)
         self.is_plain, self.memory = not model.declares_memory, model.memory
         pages: dict[int | None, int] = {None: num_pages, **{pool.window: pool.num_pages for pool in windows}}
         specs = self.specs = [layer.keys for layer in model.memory if layer.keys]
         shapes = [(pages[spec.window], spec.num_kv_heads, PAGE_SIZE, spec.head_size) for spec in specs]
-        self.keys = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-        self.values = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+        kinds = [torch.float8_e4m3fn if spec.dtype == "fp8_e4m3" else dtype for spec in specs]
+        self.keys = [torch.empty(shape, dtype=own, device=device) for shape, own in zip(shapes, kinds, strict=True)]
+        self.values = [torch.empty_like(keys) for keys in self.keys]
         self.states = [
             [pool_of(spec, states, dtype, device) for spec in layer.states] if states else [] for layer in model.memory
         ]
@@ -67,7 +68,10 @@ class LayerPools:
 
     def fill(self, value: float) -> None:
         for tensor in (*self.keys, *self.values, *(pool for layer in self.states for pool in layer)):
-            tensor.fill_(value)
+            if tensor.dtype == torch.float8_e4m3fn:
+                tensor.view(torch.uint8).fill_(0x7F)
+            else:
+                tensor.fill_(value)
 
     def views(self, layout: Layout, arrays: Mapping[str, Any]) -> tuple[ops.Ragged, Sequence[Any]]:
         """(the step's shape, what each layer is given) of the step that lies in these arrays."""
@@ -102,7 +106,7 @@ class LayerPools:
 
 
 def kept(k: Any, v: Any, spec: Keys, shape: ops.Ragged) -> ops.LayerKV:
-    return ops.LayerKV(k, v, shape, sharing=spec.sharing)
+    return ops.LayerKV(k, v, shape, sharing=spec.sharing, scales=spec.scales)
 
 
 def pool_of(spec: StateSpec, states: StatePool, dtype: Any, device: str) -> Any:

@@ -103,7 +103,7 @@ def pools_that_fit(model: Model, config: Config) -> Pools:
     free, total = torch.cuda.mem_get_info()
     share = config.mem_fraction_static or DEFAULT_SHARE
     budget, running = int(share * total - (total - free)), config.max_running_requests
-    memory = kept_as(model.memory, KEPT)
+    memory = kept_as(model.memory, kept_on_gpu(model.cache))
     if config.max_total_tokens:
         pools = pools_of(memory, config.max_total_tokens // PAGE_SIZE, PAGE_SIZE, running)
     else:
@@ -117,6 +117,11 @@ def pools_that_fit(model: Model, config: Config) -> Pools:
     return pools
 
 
+def kept_on_gpu(cache: CacheFormat) -> CacheFormat:
+    """How keys and values are kept: in fp8 as the CPU does, else in bfloat16."""
+    return cache if cache.dtype == "fp8_e4m3" else KEPT
+
+
 def smallest_page(memory: Sequence[LayerMemory]) -> int:
     """Bytes that a page of tokens takes at the least, whatever kinds there are."""
     return PAGE_SIZE * sum(layer.keys.bytes_per_token for layer in memory if layer.keys) // 2
@@ -124,7 +129,7 @@ def smallest_page(memory: Sequence[LayerMemory]) -> int:
 
 def kept_bytes(model: Model, pools: Pools) -> int:
     """Of the pools; convolutions' inputs, which are few, count as if they were float32."""
-    return pool_bytes(kept_as(model.memory, KEPT), pools)
+    return pool_bytes(kept_as(model.memory, kept_on_gpu(model.cache)), pools)
 
 
 def describe(runner: CudaRunner) -> str:

@@ -70,6 +70,7 @@ def run_every_operation(device: str) -> Iterator[tuple[str, list[Any]]]:
     plain, bent = attention_answers(device, narrow)
     yield "attention", plain
     yield "bent attention", bent
+    yield "attention of narrow keys", attention_answers(device, narrow, torch.float8_e4m3fn)[0]
     logits = wide(7, ROWS, VOCABULARY) * 30
     sums = score.log_sum(logits)
     top_ids = score.top(logits, 3)
@@ -94,13 +95,14 @@ def packed_weight(kind: str, device: str) -> ops.PackedMatrix:
     return ops.pack_on_device(kind, codes, blocks, None, device, divides=False)
 
 
-def attention_answers(device: str, narrow: Any) -> tuple[list[Any], list[Any]]:
+def attention_answers(device: str, narrow: Any, kept: Any = torch.bfloat16) -> tuple[list[Any], list[Any]]:
     """600 keys written through `rotate_and_store`; their last 5 tokens in a long tile, then one by one in chunks.
 
     Plain, and with a window, a cap and a bias.
     """
     num_pages = -(-KEYS // 64)
-    pools = [torch.zeros((num_pages, KV_HEADS, 64, HEAD_SIZE), dtype=torch.bfloat16, device=device) for _ in range(2)]
+    pools = [torch.zeros((num_pages, KV_HEADS, 64, HEAD_SIZE), dtype=kept, device=device) for _ in range(2)]
+    scales = (1.0, 1.0) if kept == torch.bfloat16 else (0.03, 0.02)
     table = torch.arange(num_pages, dtype=torch.int32, device=device)[None].contiguous()
     slots = torch.arange(KEYS, dtype=torch.int32, device=device)
     written = ops.Ragged(slots, slots, None, table, 64)  # type: ignore[arg-type]
@@ -109,9 +111,8 @@ def attention_answers(device: str, narrow: Any) -> tuple[list[Any], list[Any]]:
     )
     qkv = narrow(8, KEYS, (HEADS + 2 * KV_HEADS) * HEAD_SIZE) * 4
     norm = torch.ones(HEAD_SIZE, device=device) * 1.5
-    q = triton.rotate_and_store(qkv, ops.LayerKV(pools[0], pools[1], written), turns, HEADS, norm, norm, 1e-6)[
-        -ROWS:
-    ].contiguous()
+    own = ops.LayerKV(pools[0], pools[1], written, scales=scales)
+    q = triton.rotate_and_store(qkv, own, turns, HEADS, norm, norm, 1e-6)[-ROWS:].contiguous()
     plain, bent, bias = list(pools), [], distances(ROWS, HEADS, device)
     for count, rows in ((1, ROWS), (ROWS, 1)):
         starts = np.array([KEYS - ROWS + i for i in range(count)], np.int32)
@@ -119,7 +120,7 @@ def attention_answers(device: str, narrow: Any) -> tuple[list[Any], list[Any]]:
         for window in (None, 560):
             work = work_of(starts, counts, 0 if count == 1 else 64, device, window)
             seen = ops.Ragged(slots, slots, None, table.repeat(count, 1), 64, work)  # type: ignore[arg-type]
-            kv = ops.LayerKV(pools[0], pools[1], seen)
+            kv = ops.LayerKV(pools[0], pools[1], seen, scales=scales)
             if window is None:
                 plain.append(ops.attention(q, kv, HEAD_SIZE**-0.5))
             else:

@@ -152,11 +152,15 @@ def figures(memory: Sequence[LayerMemory], float_bytes: int = FLOAT_BYTES) -> Fi
     def scaled(num_bytes: int) -> int:
         return num_bytes * float_bytes // FLOAT_BYTES
 
-    sliding = {window: scaled(key_bytes(memory, window)) for window in windows_of(memory)}
+    def kept(num_bytes: int) -> int:
+        """Of keys, which are small already where a type is named for them."""
+        return scaled(num_bytes) if all(not one.keys or one.keys.dtype == "float32" for one in memory) else num_bytes
+
+    sliding = {window: kept(key_bytes(memory, window)) for window in windows_of(memory)}
     convolved = sum(one.state_bytes for layer in memory for one in layer.states if isinstance(one, Conv))
     saved = convolved - scaled(convolved)
     return Figures(
-        bytes_per_token=scaled(key_bytes(memory, None)),
+        bytes_per_token=kept(key_bytes(memory, None)),
         bytes_per_sliding_token={str(window): size for window, size in sliding.items()},
         bytes_per_window=sum((window - 1) * size for window, size in sliding.items()),
         bytes_per_checkpoint=bytes_per_checkpoint(memory) - saved,

@@ -106,7 +106,8 @@ def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     facts = cuda_start.facts(runner)
     if ranks is not None:
         facts |= {"tp": config.tp, "exchange": model.team.group.way, "other_ranks": ranks.ready()}
-    numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", "bfloat16", cuda_start.FAMILY)
+    kept = kv_dtype(cuda_start.kept_on_gpu(model.cache))
+    numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", kept, cuda_start.FAMILY)
     return Started(
         runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config), model.team.group),
         pools,
@@ -126,8 +127,8 @@ def check_device(config: Config) -> None:
             raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
         if config.logprobs_mode != "raw":
             raise ConfigError("--logprobs-mode processed: --device cuda gives raw logprobs only, for now")
-        if config.kv_cache_dtype not in ("auto", "bfloat16", "bf16"):
-            raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: --device cuda keeps bfloat16")
+        if config.kv_cache_dtype == "float32":
+            raise ConfigError("--kv-cache-dtype float32: --device cuda keeps bfloat16 or fp8_e4m3")
         from zerokl.runner import cuda_start
 
         cuda_start.check(config)

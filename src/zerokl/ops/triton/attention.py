@@ -2,7 +2,8 @@
 
 Maths       as `ops.attention`: row t sees keys t - window < j <= t; s = (q . k) * f32(scale * log2 e) in base 2
 Shapes      q [T, H, D] bf16, pool k, v [P, K, 64, D] bf16 -> [T, H * D] bf16; D a power of two from 16 to 256
-Rounding    fp32; p to bf16 for its product with v, not for its sum; one rounding of O / l at the end
+            narrow pools [P, K, 64, D] e4m3: scale and O / l are multiplied with what keys and values were divided by
+Rounding    fp32; e4m3 widens exactly; p to bf16 for its product with v, not for its sum; O / l is rounded once
 Order       blocks of 64 keys and chunks of CHUNK keys, both at absolute positions. Per (row, block):
               c = chain over d; m' = max(m, max c * scale); p = exp2(fma(c, scale, -m')); a = exp2(m - m');
               l = fma(l, a, fold of p); O = chain over the block's keys, going on from O * a
@@ -64,7 +65,7 @@ def block_of_keys(
         k = pool_k.load([first_row, 0])
     else:
         k = tl.load(pool_k + (first_row.to(tl.int64) + offsets)[:, None] * D + tl.arange(0, D)[None, :])
-    scores = tl.dot(q, k.T)
+    scores = tl.dot(q, k.to(q.dtype).T)
     keys = first_key + offsets
     if CAPPED or BIASED:
         scores = bent_scores(scores, positions, keys, table, at_bias, extent, scale, after, CAPPED, BIASED)
@@ -89,7 +90,7 @@ def block_of_keys(
         v = pool_v.load([first_row, 0])
     else:
         v = tl.load(pool_v + (first_row.to(tl.int64) + offsets)[:, None] * D + tl.arange(0, D)[None, :])
-    out = tl.dot(p.to(q.dtype), v, out * shrink[:, None])
+    out = tl.dot(p.to(q.dtype), v.to(q.dtype), out * shrink[:, None])
     return new_peak, total, out
 
 
@@ -153,14 +154,17 @@ def merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS: tl.conste
 
 
 @triton.jit
-def finished(out, total):
-    """O / l; the sum turns -0 into +0, so that a skipped block and an added zero can't be told apart."""
-    return tl.div_rn(out, tl.zeros_like(out) + total[:, None]) + 0.0
+def finished(out, total, v_scale):
+    """O / l, times what narrow values were divided by.
+
+    The sum turns -0 into +0, so that a skipped block and an added zero can't be told apart.
+    """
+    return tl.div_rn(out, tl.zeros_like(out) + total[:, None]) * v_scale + 0.0
 
 
 @triton.jit(do_not_specialize=["table_width", "window", "extent"])
 def long_tiles(
-    q, pool_k, pool_v, page_table, y, items, num_items, scale, table_width, window, table, extent, after,
+    q, pool_k, pool_v, page_table, y, items, num_items, scale, table_width, window, table, extent, after, v_scale,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, BULK: tl.constexpr,
     REGISTERS: tl.constexpr, ITEM_SIZE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
     BIASED: tl.constexpr,
@@ -195,13 +199,13 @@ def long_tiles(
             K, D, ROWS, BULK, REGISTERS, 1, CHUNK // BLOCK, False, WINDOWED, CAPPED, BIASED,
         )  # fmt: skip
         peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
-    tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
+    tl.store(y + at, finished(out, total, v_scale).to(y.dtype.element_ty), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["table_width", "window", "extent"])
 def short_tiles(
     q, pool_k, pool_v, page_table, y, part_peak, part_total, part_out, arrived, items, num_items, scale, table_width,
-    window, table, extent, after, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    window, table, extent, after, v_scale, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, BULK: tl.constexpr, REGISTERS: tl.constexpr, WARPS: tl.constexpr, ITEM_SIZE: tl.constexpr,
     WINDOWED: tl.constexpr, CAPPED: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
@@ -230,7 +234,7 @@ def short_tiles(
             K, D, ROWS, BULK, REGISTERS, WARPS, CHUNK // BLOCK, True, WINDOWED, CAPPED, BIASED,
         )  # fmt: skip
         if num_chunks == 1:
-            tl.store(y + at, finished(out, total).to(y.dtype.element_ty), mask=live[:, None])
+            tl.store(y + at, finished(out, total, v_scale).to(y.dtype.element_ty), mask=live[:, None])
         else:
             part = (item * K + key_head) * ROWS + rows
             tl.store(part_peak + part, peak)
@@ -242,12 +246,14 @@ def short_tiles(
             if tl.atomic_add(counter, 1, sem="acq_rel") == num_chunks - 1:
                 tl.store(counter, 0)
                 tl.debug_barrier()
-                merge_parts(y + at, part_peak, part_total, part_out, first, num_chunks, key_head, live, K, D, ROWS)
+                merge_parts(
+                    y + at, part_peak, part_total, part_out, first, num_chunks, key_head, live, v_scale, K, D, ROWS
+                )
 
 
 @triton.jit
 def merge_parts(
-    at_y, part_peak, part_total, part_out, first, num_chunks, key_head, live,
+    at_y, part_peak, part_total, part_out, first, num_chunks, key_head, live, v_scale,
     K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """A segment's chunks in order, by the program whose part came last: who that is moves no bit."""
@@ -261,7 +267,7 @@ def merge_parts(
         chunk_total = tl.load(part_total + part, cache_modifier=".cg")
         chunk_out = tl.load(part_out + part[:, None] * D + dims[None, :], cache_modifier=".cg")
         peak, total, out = merged(peak, total, out, chunk_peak, chunk_total, chunk_out, ROWS, D)
-    tl.store(at_y, finished(out, total).to(at_y.dtype.element_ty), mask=live[:, None])
+    tl.store(at_y, finished(out, total, v_scale).to(at_y.dtype.element_ty), mask=live[:, None])
 
 
 class Tile(NamedTuple):
@@ -307,7 +313,8 @@ def attention(q: Any, kv: Any, scale: float, after: float = 0.0, window: int = 0
     pages = kv.ragged.page_table
     table, extent = (y, 1) if bias is None else (distance_table(*bias), bias[1].shape[1])
     flags = {"WINDOWED": window > 0, "CAPPED": after != 0.0, "BIASED": bias is not None}
-    given = scale, pages.stride(0), window, table, extent, after, heads, key_heads, size
+    k_scale, v_scale = kv.scales
+    given = scale * k_scale, pages.stride(0), window, table, extent, after, v_scale, heads, key_heads, size
     if work.long_grid:
         long = LONG if size < LARGE_HEAD else LONG._replace(stages=2)
         long_tiles[(key_heads, work.long_grid)](

@@ -22,8 +22,10 @@ import torch
 import triton
 import triton.language as tl
 
-from zerokl.ops.choices import REFERENCE, Schedule, dividing
+from zerokl.ops.choices import REFERENCE, Schedule, by_blocks, dividing
+from zerokl.ops.triton.chain import BY_BLOCKS, one_block, scaled
 from zerokl.ops.triton.numbers import EARLY, EXACT, NARROW, begin
+from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.swiglu import gate
 
 STEP = 1024
@@ -61,6 +63,8 @@ class Blocks(NamedTuple):
     """[blocks]."""
     count: Any
     """[1]: blocks that are there."""
+    counts: Any
+    """[X]: rows of each expert."""
 
 
 @triton.jit
@@ -102,9 +106,9 @@ def place_rows(
 
 @triton.jit
 def expert_chains(
-    x, w, y, pairs, experts, num_blocks, N, K, TOP: tl.constexpr,
+    x, w, factors, y, pairs, experts, num_blocks, N, K, TOP: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SWAPPED: tl.constexpr, EVEN: tl.constexpr,
-    GATED: tl.constexpr,
+    GATED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """GATED: rows of tokens -> hidden rows as they lie in blocks. Else: those -> answers, where the pairs want them."""
     begin()
@@ -118,7 +122,11 @@ def expert_chains(
     row = tl.where(there, pair // TOP if GATED else place, 0).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
-    own = w + tl.load(experts + block).to(tl.int64) * (N * (2 if GATED else 1)).to(tl.int64) * K
+    first = tl.load(experts + block).to(tl.int64) * (N * (2 if GATED else 1))
+    own = w + first * K
+    output = first + tl.where(column < N, column, 0)
+    scales = factors + output // 16 * tl.cdiv(K, 128)
+    up_scales = factors + (output + N) // 16 * tl.cdiv(K, 128)
     at_w = own + tl.where(column < N, column, 0).to(tl.int64)[:, None] * K + depth[None, :]
     at_x = x + row[:, None] * K + depth[None, :]
     shape: tl.constexpr = [COLUMNS, ROWS] if SWAPPED else [ROWS, COLUMNS]
@@ -132,15 +140,25 @@ def expert_chains(
             inside = (k + depth)[None, :] < K
             wt = tl.load(at_w + k, mask=inside, other=0.0)
             xt = tl.load(at_x + k, mask=inside, other=0.0)
-        acc = tl.dot(wt, xt.T, acc) if SWAPPED else tl.dot(xt, wt.T, acc)
+        if SCALED == 3:
+            acc = one_block(acc, xt, wt, scales + k // 128, SWAPPED)
+        else:
+            acc = tl.dot(wt, xt.T, acc) if SWAPPED else tl.dot(xt, wt.T, acc)
         if GATED:
             if EVEN:
                 ut = tl.load(at_w + N.to(tl.int64) * K + k)
             else:
                 ut = tl.load(at_w + N.to(tl.int64) * K + k, mask=(k + depth)[None, :] < K, other=0.0)
-            up = tl.dot(ut, xt.T, up) if SWAPPED else tl.dot(xt, ut.T, up)
+            if SCALED == 3:
+                up = one_block(up, xt, ut, up_scales + k // 128, SWAPPED)
+            else:
+                up = tl.dot(ut, xt.T, up) if SWAPPED else tl.dot(xt, ut.T, up)
     if SWAPPED:
         acc, up = acc.T, up.T
+    if SCALED == 1 or SCALED == 2:
+        acc = scaled(acc, tl.load(factors + output), SCALED)
+        if GATED:
+            up = scaled(up, tl.load(factors + output + N), SCALED)
     if GATED:
         acc = gate(acc.to(x.dtype.element_ty).to(tl.float32), up.to(x.dtype.element_ty).to(tl.float32))
     to = (place if GATED else tl.where(there, pair, 0)).to(tl.int64)
@@ -179,12 +197,12 @@ def experts(x: Any, gate_up: Any, down: Any, chosen: Any, weights: Any, residual
 
 def answers_of(x: Any, gate_up: Any, down: Any, chosen: Any, schedule: Schedule) -> Any:
     """[T * top, E] f32: what each row's experts say, without their weights."""
-    (rows, width), (num_experts, _, hidden), top = x.shape, down.values.shape, chosen.shape[1]
+    (rows, width), hidden, num_experts, top = x.shape, down.shape[1], len(down), chosen.shape[1]
     blocks = blocks_of(chosen, num_experts, schedule.rows)
     between = torch.empty((blocks.pairs.numel(), hidden), dtype=NARROW, device=x.device)
-    run_blocks(x, gate_up.values, between, blocks, hidden, top, schedule, True)
+    run_blocks(x, gate_up, between, blocks, hidden, top, schedule, True)
     answers = torch.empty((rows * top, width), dtype=torch.float32, device=x.device)
-    run_blocks(between, down.values, answers, blocks, width, top, schedule, False)
+    run_blocks(between, down, answers, blocks, width, top, schedule, False)
     return answers
 
 
@@ -192,23 +210,29 @@ def blocks_of(chosen: Any, num_experts: int, rows: int) -> Blocks:
     num_pairs, device = chosen.numel(), chosen.device
     most = num_pairs // rows + min(num_pairs, num_experts)
     counts = torch.empty(num_experts, dtype=torch.int32, device=device)
-    blocks = Blocks(*(torch.empty(size, dtype=torch.int32, device=device) for size in (most * rows, most, 1)))
+    pairs, experts, count = (torch.empty(size, dtype=torch.int32, device=device) for size in (most * rows, most, 1))
+    blocks = Blocks(pairs, experts, count, counts)
     step = max(16, min(STEP, triton.next_power_of_2(num_pairs)))
     count_rows[(num_experts,)](chosen, counts, num_pairs, step, num_warps=4, **EARLY)
     place_rows[(num_experts,)](
-        chosen, counts, *blocks, num_pairs, num_experts, triton.next_power_of_2(num_experts), rows, step,
+        chosen, counts, *blocks[:3], num_pairs, num_experts, triton.next_power_of_2(num_experts), rows, step,
         num_warps=4, **EARLY,
     )  # fmt: skip
     return blocks
 
 
 def run_blocks(
-    x: Any, w: Any, y: Any, blocks: Blocks, columns: int, top: int, schedule: Schedule, is_gated: bool
+    x: Any, weights: Any, y: Any, blocks: Blocks, columns: int, top: int, schedule: Schedule, is_gated: bool
 ) -> None:
+    """Packed experts' numbers are unpacked first: of those alone that have rows."""
+    w, factors, mode = weights.values, x, 0  # x: where there are no factors, nothing is read
+    if weights.count:
+        w, factors, mode = unpacked(w, blocks.counts), w.factors_of_chain, w.scaled
+        schedule = by_blocks(schedule._replace(stages=2)) if mode == BY_BLOCKS else schedule
     depth, most = x.shape[1], len(blocks.experts)
     wide = max(schedule.columns // 2, 16) if is_gated else schedule.columns
-    step = dividing(schedule.depth, depth)
+    step = schedule.depth if mode == BY_BLOCKS else dividing(schedule.depth, depth)
     expert_chains[(triton.cdiv(columns, wide), most)](
-        x, w, y, *blocks, columns, depth, top, schedule.rows, wide, step, schedule.swapped, depth % step == 0,
-        is_gated, num_warps=schedule.warps, num_stages=schedule.stages, **EXACT,
+        x, w, factors, y, *blocks[:3], columns, depth, top, schedule.rows, wide, step, schedule.swapped,
+        depth % step == 0, is_gated, mode, num_warps=schedule.warps, num_stages=schedule.stages, **EXACT,
     )  # fmt: skip

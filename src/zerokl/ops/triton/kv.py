@@ -14,12 +14,13 @@ import triton
 import triton.language as tl
 
 from zerokl.ops.triton.numbers import EARLY, begin
-from zerokl.ops.triton.rope import is_last_of_new_page, zero_rest_of_page
+from zerokl.ops.triton.rope import is_last_of_new_page, kept, zero_rest_of_page
 
 
 @triton.jit
 def store_rows(
-    k, v, pool_k, pool_v, slots, k_stride, v_stride, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr
+    k, v, pool_k, pool_v, slots, k_stride, v_stride, k_scale, v_scale,
+    K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     begin()
     row = tl.program_id(0).to(tl.int64)
@@ -31,8 +32,10 @@ def store_rows(
         page, offset = (slot // 64).to(tl.int64), slot % 64
         at = ((page * K + head) * 64 + offset)[:, None] * D + dim[None, :]
         kind = pool_k.dtype.element_ty
-        tl.store(pool_k + at, tl.load(k + row * k_stride + own, mask=there, other=0.0).to(kind), mask=there)
-        tl.store(pool_v + at, tl.load(v + row * v_stride + own, mask=there, other=0.0).to(kind), mask=there)
+        own_k = tl.load(k + row * k_stride + own, mask=there, other=0.0).to(tl.float32)
+        own_v = tl.load(v + row * v_stride + own, mask=there, other=0.0).to(tl.float32)
+        tl.store(pool_k + at, kept(own_k, k_scale, kind), mask=there)
+        tl.store(pool_v + at, kept(own_v, v_scale, kind), mask=there)
         if is_last_of_new_page(slots, row, slot, tl.num_programs(0)):
             zero_rest_of_page(pool_v, slot, 0, K, D, K)
 
@@ -40,6 +43,6 @@ def store_rows(
 def store_kv(kv: Any, k: Any, v: Any) -> None:
     rows, heads, size = k.shape
     store_rows[(rows,)](
-        k, v, kv.k, kv.v, kv.ragged.slots, k.stride(0), v.stride(0), heads, size, triton.next_power_of_2(heads),
-        num_warps=4, **EARLY,
+        k, v, kv.k, kv.v, kv.ragged.slots, k.stride(0), v.stride(0), *kv.scales, heads, size,
+        triton.next_power_of_2(heads), num_warps=4, **EARLY,
     )  # fmt: skip

@@ -101,9 +101,15 @@ def fp8_number(words, HI: tl.constexpr, LO: tl.constexpr):
 
 
 @triton.jit
-def unpack_panel(words, scales, out, N, K, num_tiles, NVFP4: tl.constexpr, TILES: tl.constexpr):
-    """A program does 16 outputs and TILES tiles of k."""
+def unpack_panel(
+    words, scales, counts, out, N, K, num_tiles, panels_each,
+    NVFP4: tl.constexpr, SOME: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """A program does 16 outputs and TILES tiles of k; SOME: of experts that have rows."""
     begin()
+    if SOME:  # noqa: SIM102 - the load is only there for experts
+        if tl.load(counts + tl.program_id(0) // panels_each) == 0:
+            return
     panel, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILES
     g, t, inner = tl.arange(0, 8)[None, :, None, None], tl.arange(0, 4)[None, None, :, None], tl.arange(0, 4)
     if NVFP4:
@@ -140,13 +146,18 @@ def unpack_panel(words, scales, out, N, K, num_tiles, NVFP4: tl.constexpr, TILES
     tl.store(out + row[:, None] * K + k[None, :], numbers.to(out.dtype.element_ty), mask=inside)
 
 
-def unpacked(weight: Any) -> Any:
-    """[N, K] bf16: the numbers that sums are made of."""
+def unpacked(weight: Any, counts: Any = None) -> Any:
+    """[N, K] bf16: the numbers that sums are made of; of several experts one under the other, those with counts."""
     rows, columns = weight.shape
     out = torch.empty((rows, columns), dtype=NARROW, device=weight.words.device)
     num_tiles = -(-columns // TILE)
     grid = (-(-rows // PANEL), triton.cdiv(num_tiles, TILES))
     nvfp4 = weight.kind == "nvfp4"
     scales = weight.scales if nvfp4 else weight.words
-    unpack_panel[grid](weight.words, scales, out, rows, columns, num_tiles, nvfp4, TILES, num_warps=4, **EARLY)
+    some = counts is not None
+    each = grid[0] // len(counts) if some else 1
+    unpack_panel[grid](
+        weight.words, scales, counts if some else weight.words, out, rows, columns, num_tiles, each, nvfp4, some, TILES,
+        num_warps=4, **EARLY,
+    )  # fmt: skip
     return out

@@ -73,7 +73,7 @@ def turn_table(positions, inv_freq, cos, sin, scale, num_angles, BLOCK: tl.const
 
 @triton.jit
 def turn_and_store(
-    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps,
+    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps, k_scale, v_scale,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     """One program per (row, GROUPS groups of heads)."""
@@ -83,7 +83,7 @@ def turn_and_store(
     for number in tl.static_range(GROUPS):
         turn_group(
             qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, row, slot, tl.program_id(1) * GROUPS + number, eps,
-            H, K, D, HEADS, NORMED,
+            k_scale, v_scale, H, K, D, HEADS, NORMED,
         )  # fmt: skip
     first_value = H + K - tl.program_id(1) * GROUPS * HEADS
     # A padding row must not reach the loads of the second condition.
@@ -95,7 +95,7 @@ def turn_and_store(
 
 @triton.jit
 def turn_group(
-    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, row, slot, group, eps,
+    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, row, slot, group, eps, k_scale, v_scale,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of a row: queries to q, keys and values to the row's slot."""
@@ -128,15 +128,23 @@ def turn_group(
     at_pool = ((page * K + key_head) * 64 + offset)[:, None] * D + pair[None, :]
     stored = slot >= 0
     to_k, to_v = (is_key & stored)[:, None], ((head >= H + K) & there & stored)[:, None]
-    tl.store(pool_k + at_pool, first.to(kind), mask=to_k)
-    tl.store(pool_k + at_pool + HALF, second.to(kind), mask=to_k)
-    tl.store(pool_v + at_pool, first.to(kind), mask=to_v)
-    tl.store(pool_v + at_pool + HALF, second.to(kind), mask=to_v)
+    tl.store(pool_k + at_pool, kept(first, k_scale, pool_k.dtype.element_ty), mask=to_k)
+    tl.store(pool_k + at_pool + HALF, kept(second, k_scale, pool_k.dtype.element_ty), mask=to_k)
+    tl.store(pool_v + at_pool, kept(first, v_scale, pool_v.dtype.element_ty), mask=to_v)
+    tl.store(pool_v + at_pool + HALF, kept(second, v_scale, pool_v.dtype.element_ty), mask=to_v)
+
+
+@triton.jit
+def kept(x, scale, KIND: tl.constexpr):
+    """As a pool keeps it: rounded once; to e4m3, what is left when it is divided by the scale, 448 at most."""
+    if KIND == tl.float8e4nv:  # noqa: SIM300 - KIND is the argument
+        x = tl.div_rn(x, tl.zeros_like(x) + scale)
+    return x.to(KIND)
 
 
 @triton.jit
 def turn_part_and_store(
-    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps,
+    qkv, cos, sin, q_weight, k_weight, q, pool_k, pool_v, slots, eps, k_scale, v_scale,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     """The same where only the first 2 PAIRS numbers of a head are turned; one program per (row, HEADS heads)."""
@@ -161,14 +169,14 @@ def turn_part_and_store(
     c = tl.load(cos + row * PAIRS + angle, mask=is_turned, other=1.0)[None, :]
     s = tl.load(sin + row * PAIRS + angle, mask=is_turned, other=0.0)[None, :]
     y = tl.where(is_first[None, :], x * c - z * s, x * c + z * s)
-    y = tl.where(turned & is_turned[None, :], y, x).to(q.dtype.element_ty)
-    tl.store(q + (row * H + head)[:, None] * D + dim[None, :], y, mask=is_query[:, None])
+    y = tl.where(turned & is_turned[None, :], y, x)
+    tl.store(q + (row * H + head)[:, None] * D + dim[None, :], y.to(q.dtype.element_ty), mask=is_query[:, None])
     if slot >= 0:
         page, offset = (slot // 64).to(tl.int64), slot % 64
         key_head = tl.where(is_key, head - H, head - H - K)
         at_pool = ((page * K + key_head) * 64 + offset)[:, None] * D + dim[None, :]
-        tl.store(pool_k + at_pool, y, mask=is_key[:, None])
-        tl.store(pool_v + at_pool, y, mask=((head >= H + K) & there)[:, None])
+        tl.store(pool_k + at_pool, kept(y, k_scale, pool_k.dtype.element_ty), mask=is_key[:, None])
+        tl.store(pool_v + at_pool, kept(y, v_scale, pool_v.dtype.element_ty), mask=((head >= H + K) & there)[:, None])
         first_value = H + K - tl.program_id(1) * HEADS
         if (first_value < HEADS) & is_last_of_new_page(slots, row, slot, tl.num_programs(0)):
             zero_rest_of_page(pool_v, slot, -first_value, K, D, HEADS)
@@ -224,7 +232,7 @@ def rotate_and_store(
     normed, pairs = q_norm is not None, turns[0].shape[1]
     groups = triton.cdiv(num_heads + 2 * key_heads, HEADS)
     norms = (q_norm, k_norm) if normed else (turns[0], turns[0])
-    given = qkv, *turns, *norms, q, kv.k, kv.v, kv.ragged.slots, eps, num_heads, key_heads, size
+    given = qkv, *turns, *norms, q, kv.k, kv.v, kv.ragged.slots, eps, *kv.scales, num_heads, key_heads, size
     if 2 * pairs < size:
         turn_part_and_store[(len(qkv), groups)](*given, pairs, HEADS, normed, num_warps=4, **EARLY)
         return q
