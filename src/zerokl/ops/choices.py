@@ -73,7 +73,7 @@ class Packed(NamedTuple):
     tiles: int
     """Of 64 k, per copy."""
     copies: int
-    """Places for copies: all but two are on their way."""
+    """Places for copies: all but one are on their way."""
 
 
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
@@ -186,13 +186,9 @@ def packed(shape: Shape) -> list[Way]:
     """How few rows of a packed weight are computed without storing its numbers."""
     if not shape.form or shape.rows > PACKED_UP_TO:
         return []
-    rows = max(8, 1 << (shape.rows - 1).bit_length())
-    chosen = PACKED_TABLE[min(rows, 32)]
-    if shape.form == BLOCKS:
-        chosen = chosen._replace(tiles=2)
-    if shape.gated and not shape.form.startswith("nvfp4"):
-        chosen = chosen._replace(tiles=2)
-    return [chosen]
+    rows = min(32, max(8, 1 << (shape.rows - 1).bit_length()))
+    narrow, broad, gated = PACKED_TABLE[shape.form.rstrip("/"), rows]
+    return [gated if shape.gated else narrow if shape.columns <= 4096 else broad]
 
 
 def by_blocks(schedule: Schedule) -> Schedule:
@@ -249,12 +245,19 @@ TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
 )
 MOST_TUNED_ROWS = 64
 GATED = Schedule(16, 64, 64, True, 2, 6)
-PACKED_TABLE = {
-    8: Packed(8, 2, 4, 6),
-    16: Packed(16, 1, 4, 6),
-    32: Packed(32, 4, 4, 4),
+# kind, rows of a program  columns <= 4,096       more                    gated
+PACKED_TABLE: dict[tuple[str, int], tuple[Packed, Packed, Packed]] = {
+    ("nvfp4", 8): (Packed(8, 4, 8, 4), Packed(8, 4, 4, 6), Packed(8, 4, 8, 2)),
+    ("nvfp4", 16): (Packed(16, 1, 4, 6), Packed(16, 1, 4, 6), Packed(16, 2, 4, 2)),
+    ("nvfp4", 32): (Packed(32, 4, 4, 3), Packed(32, 4, 4, 3), Packed(32, 4, 4, 2)),
+    ("fp8", 8): (Packed(8, 2, 4, 4), Packed(8, 4, 8, 4), Packed(8, 2, 4, 3)),
+    ("fp8", 16): (Packed(16, 4, 4, 4), Packed(16, 1, 4, 6), Packed(16, 4, 4, 2)),
+    ("fp8", 32): (Packed(32, 4, 4, 3), Packed(32, 4, 4, 3), Packed(32, 4, 4, 2)),
+    (BLOCKS, 8): (Packed(8, 2, 2, 8), Packed(8, 2, 2, 8), Packed(8, 2, 2, 6)),
+    (BLOCKS, 16): (Packed(16, 2, 2, 6), Packed(16, 2, 2, 6), Packed(16, 2, 2, 4)),
+    (BLOCKS, 32): (Packed(32, 4, 2, 4), Packed(32, 4, 2, 4), Packed(32, 4, 2, 3)),
 }
-"""By the rows of a program."""
+"""Measured, but for blocks, whose tiles are two."""
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
 LEAF_TILES = LeafTiles(128, 128, 64, 16, 8, 3)
