@@ -19,43 +19,6 @@ WINDOW, TAPS = 40, 4
 """What the server says that its layers see; only the defects know of it."""
 SMALL_POOLS = {"resumed": 500, "resumed_late": 700, "evicted_hit": 500, "host_copy": 500}
 
-DEFECTS = {
-    # name: (what is wrong, the case that must see it)
-    "batch_size": ("decode rows depend on how many are decoded together", "crowd"),
-    "padding_row": ("a batch padded to a power of two leaks its padding", "crowd"),
-    "slot": ("the row in the middle of a batch is computed differently", "order"),
-    "mixed_step": ("decode rows differ when a prefill shares the step", "long-prefill"),
-    "overlap": ("decode rows differ when two requests of different ages meet", "arrivals"),
-    "late_prefill": ("a prompt's row differs if two or more decode in its step", "jitter"),
-    "resumed": ("a preempted request goes on with other numbers", "pressure"),
-    "aborted_page": ("an aborted prompt counts as cached although it was never computed to its end", "abort-storm"),
-    "bucket": ("prompts of more than 37 tokens are prefilled by another kernel", "sweep"),
-    "unseeded_draws": ("requests without a seed take noise from their neighbours with one", "sampled"),
-    "old_weights": ("prefixes of the weights before an update are still found", "update"),
-    "restarted": ("each start rounds otherwise", "restart"),
-    "abort_frees_others": ("an abort gives back a page of another request", "aborts"),
-    "stale_page": ("a cached page is handed out again and overwritten", "warm-prefix"),
-    "decoded_page": ("pages that decode filled are read back differently", "warm-decode"),
-    "match_one_more": ("a match takes one page more than it has", "branches"),
-    "log_softmax": ("decode takes log(softmax), prefill log_softmax", "rescoring"),
-    "prefill_sum": ("the last row of a prefill is computed differently", "continued"),
-    "chunk_cut": ("the first row after a chunk's cut is computed differently", "chunks"),
-    "page_edge": ("a prompt that ends on a page's edge gets another row", "lengths"),
-    "seed_by_slot": ("the noise depends on the place in the batch", "sampled"),
-    "stream_by_count": ("sample streams are numbered over all requests", "samples"),
-    "six_digits": ("logprobs are printed with six digits", "number-format"),
-    "echo_rounds": ("/v1/completions sends half-precision logprobs", "echo"),
-    "stream_drops": ("a stream leaves out its third token", "streams"),
-    "every_fifth": ("every fifth request is a little off", "repeats"),
-    "late_window": ("decode reads a page too few once its window has passed the prompt", "window-turns"),
-    "stale_taps": ("the first rows after a cached prefix see another request's last inputs", "edges"),
-    "sibling": ("a branch takes over the state of another one that is decoded beside it", "conversations"),
-    "resumed_late": ("a preempted request that is past its window goes on with other numbers", "storm"),
-    "evicted_hit": ("a prefix whose pages were given away is still found", "evictions"),
-    "host_copy": ("what comes back from the second tier isn't what was stored", "second-tier"),
-    "cached_count": ("cached_tokens says a page too many", "warm-prefix"),
-}
-
 
 def mix(state: int, word: int) -> int:
     """One step of a 64-bit hash."""
@@ -87,6 +50,7 @@ class FakeRequest:
     use_cache: bool = True
     seeded: bool = True
     salt: str = ""
+    stop: int | None = None
     number: int = 0
     output: list[int] = field(default_factory=list)
     scores: list[tuple[int, np.ndarray]] = field(default_factory=list)
@@ -97,11 +61,18 @@ class FakeRequest:
     cached: int = 0
     done: bool = False
     preempted: bool = False
+    stale: bool = False
+    hashes: list[int] = field(default_factory=list)
+    """Of its own tokens: what the hash of a row's keys would be if no page were anybody else's."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def known(self) -> list[int]:
         return self.prompt + self.output
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop in self.output
 
     @property
     def decoding(self) -> bool:
@@ -137,8 +108,10 @@ class FakeEngine:
         self.widths: dict[int, int] = {}
         self.tokens = {"prefill": 0, "decode": 0}
         self.events = 0
-        """Rows that the defect has spoiled."""
+        """Rows and draws that the defect has spoiled: everything that isn't what it would be alone."""
         self.weights = 0
+        self.hung_up = False
+        """A request that had decoded was aborted, and none has come since."""
         self.starts = 1
         self._task: asyncio.Task[None] | None = None
 
@@ -162,6 +135,7 @@ class FakeEngine:
             return
         self.waiting.remove(request)
         request.done = True
+        self.hung_up = self.hung_up or bool(request.output)
         self.counters["aborted"] += 1
         if self.defect == "aborted_page":
             for pages in range(request.computed // self.page, len(request.prompt) // self.page):
@@ -270,12 +244,32 @@ class FakeEngine:
                 if len(key) == len(parent) + self.page and key[: len(parent)] == parent
             ]
             matched += wrong[:1]
+        if self.defect == "every_64" and matched and len(request.prompt) % 64 == 0:
+            matched[-1] = matched[0]
         request.pages = matched
         request.computed = request.cached = len(matched) * self.page
+        request.stale, self.hung_up = self.hung_up, False
+        if self.defect == "unfinished_page":
+            self._take_over(request, limit)
         if request.preempted:
             request.cached = 0  # what an answer reports is the first admission's; here always none
         if self.defect == "cached_count" and matched:
             request.cached += self.page
+
+    def _take_over(self, request: FakeRequest, limit: int) -> None:
+        """The pages of a request with the same beginning count as computed once they are planned."""
+        for other in self.waiting:
+            if other is request or not other.pages or other.output:
+                continue
+            pages = request.computed // self.page
+            while (pages + 1) * self.page <= min(limit, len(other.prompt) - 1):
+                end = (pages + 1) * self.page
+                if other.prompt[:end] != request.prompt[:end]:
+                    break
+                pages += 1
+            while len(request.pages) < pages:
+                request.pages.append(self._allocate())
+            request.computed = request.cached = pages * self.page
 
     def _load(self, key: tuple[object, ...]) -> bool:
         if not self.second_tier or key not in self.second_tier:
@@ -328,7 +322,10 @@ class FakeEngine:
         request.computed += count
         self.tokens["decode" if decoding else "prefill"] += count
         self._keep(request)
-        if len(request.output) == request.new_tokens and request.computed >= len(request.prompt):
+        seen = request.output[:-1] if self.defect == "late_stop" and decodes > 1 else request.output
+        full = len(request.output) == request.new_tokens and request.computed >= len(request.prompt)
+        self.events += request.stopped and request.stop not in seen
+        if full or request.stop in seen:
             request.done = True
             self.counters["finished"] += 1
             kept = set(self.tree.values())
@@ -347,11 +344,13 @@ class FakeEngine:
         state = 17
         for page in request.pages[: position // self.page + 1]:
             state = mix(state, self.memory[page])
+        self.events += wrong or state != self._own(request, position)
         logits = (spread(state) * 9.0).astype(np.float32)
         if wrong:
             logits = logits + np.float32(2e-5) * spread(state ^ 5).astype(np.float32)
         largest = logits.max()
         if decoding and self.defect == "log_softmax" and self._strikes(request, position):
+            self.events += 1
             odds = np.exp(logits - largest)
             return np.log(odds / odds.sum())
         return logits - (largest + np.log(np.exp(logits - largest).sum()))
@@ -384,6 +383,9 @@ class FakeEngine:
             "late_window": decoding and position - len(request.prompt) >= WINDOW,
             "stale_taps": not decoding and 0 < request.cached <= position < request.cached + TAPS - 1,
             "resumed_late": request.preempted and position - len(request.prompt) >= WINDOW,
+            "two_scores": position < len(request.prompt) - 1
+            and any(self._is_scored_beside(request, other) for other in self.waiting),
+            "stale_slot": request.stale and position < len(request.prompt) + 2,
             "sibling": decoding and any(self._is_elder_branch(request, other) for other in self.waiting),
         }.get(self.defect, False)
         return wrong and self._strikes(request, position)
@@ -391,19 +393,41 @@ class FakeEngine:
     def _is_elder_branch(self, request: FakeRequest, other: FakeRequest) -> bool:
         return other.decoding and other.number < request.number and other.pages[:1] == request.pages[:1]
 
+    def _is_scored_beside(self, request: FakeRequest, other: FakeRequest) -> bool:
+        return other is not request and other.score_from >= 0 and not other.output
+
     def _strikes(self, request: FakeRequest, position: int) -> bool:
         """A defect of strength n shows in one of n rows that have its cause: which ones depends on their content, as
         with kernels that round differently, or on the request where nothing repeats."""
         content = request.number if self.defect == "every_fifth" else self.memory[request.pages[position // self.page]]
-        strikes = self.strength <= 1 or mix(content, position) % self.strength == 0
-        self.events += strikes
-        return strikes
+        return self.strength <= 1 or mix(content, position) % self.strength == 0
+
+    def _own(self, request: FakeRequest, position: int) -> int:
+        """The state of this row, had every page been filled by the request itself."""
+        while len(request.hashes) <= position:
+            number = len(request.hashes)
+            first = number - number % self.page
+            before = request.hashes[first - 1] if first else 17
+            memory = 0
+            for token in request.known[first : number + 1]:
+                memory = mix(memory, token + 1009 * self.weights)
+            request.hashes.append(mix(before, memory))
+        return request.hashes[position]
 
     def _draw(self, request: FakeRequest, row: np.ndarray, position: int, slot: int) -> int:
-        if request.temperature == 0:
+        temperature = request.temperature
+        if self.defect == "greedy_draws" and temperature == 0:
+            temperature = next((one.temperature for one in self.waiting if one.temperature), 0.0)
+            self.events += temperature > 0
+        if temperature == 0:
             return int(np.argmax(row))
+        if self.defect == "after_temperature" and temperature != 1:
+            odds = np.exp(row / np.float32(temperature))
+            request.rows[-1] = np.log(odds / odds.sum())
+            self.events += 1
         seed = slot if self.defect == "seed_by_slot" else request.seed
         if self.defect == "unseeded_draws" and any(not one.seeded for one in self.waiting):
             seed += 1
+        self.events += seed != request.seed
         noise = -np.log(-np.log(spread(mix(mix(mix(7, seed), request.stream), position))))
-        return int(np.argmax(row / np.float32(request.temperature) + noise))
+        return int(np.argmax(row / np.float32(temperature) + noise))

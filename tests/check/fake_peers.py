@@ -52,14 +52,19 @@ class Peer:
     async def _stream(self, body: Any, requests: list[FakeRequest], send: Any) -> None:
         await start(send, 200, b"text/event-stream")
         sent = [0] * len(requests)
-        while any(count < request.new_tokens for count, request in zip(sent, requests, strict=True)):
+        while any(not one.done or count < len(one.output) for count, one in zip(sent, requests, strict=True)):
             for index, request in enumerate(requests):
                 if len(request.output) > sent[index]:
                     await frame(send, self.joined([self.frame(body, request, sent[index])], index))
                     sent[index] += 1
             await asyncio.sleep(0)
+        await self._end(body, requests, send)
+
+    async def _end(self, body: Any, requests: list[FakeRequest], send: Any) -> None:
         whole = self.whole(body, requests[0])
         if self.ends_with_done:
+            for index, request in enumerate(requests):
+                await frame(send, {"choices": [{"index": index, "finish_reason": finish(request)}]})
             await frame(send, {"choices": [], "usage": whole.get("usage")})
             await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
         else:
@@ -81,6 +86,10 @@ class Peer:
 
     def frame(self, body: Any, request: FakeRequest, index: int) -> Any:
         raise NotImplementedError
+
+
+def finish(request: FakeRequest) -> str:
+    return "stop" if request.stopped else "length"
 
 
 async def frame(send: Any, content: Any, *, more: bool = True) -> None:
@@ -106,10 +115,11 @@ class FakeVLLM(Peer):
             seed=body.get("seed", 1),
         )
         request.salt = body.get("cache_salt", "")
+        request.stop = next(iter(body.get("stop_token_ids", ())), None)
         return request
 
     def whole(self, body: Any, request: FakeRequest) -> Any:
-        choice = {"index": 0, "token_ids": request.output, "finish_reason": "length", "logprobs": None}
+        choice = {"index": 0, "token_ids": request.output, "finish_reason": finish(request), "logprobs": None}
         if body.get("logprobs"):
             choice["logprobs"] = self.logprobs(body, request, 0, len(request.output))
         if body.get("prompt_logprobs"):
@@ -118,8 +128,9 @@ class FakeVLLM(Peer):
         return {"choices": [choice], "usage": self.usage(request)}
 
     def frame(self, body: Any, request: FakeRequest, index: int) -> Any:
-        choice = {"index": 0, "token_ids": [request.output[index]]}
-        return {"choices": [{**choice, "logprobs": self.logprobs(body, request, index, index + 1)}]}
+        asked = body.get("logprobs")
+        logprobs = self.logprobs(body, request, index, index + 1) if asked else None
+        return {"choices": [{"index": 0, "token_ids": [request.output[index]], "logprobs": logprobs}]}
 
     def logprobs(self, body: Any, request: FakeRequest, first: int, last: int) -> Any:
         """The chosen token comes first in each map, whatever its rank."""

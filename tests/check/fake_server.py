@@ -109,7 +109,7 @@ class FakeServer:
         stream = sample
         if self.engine.defect == "stream_by_count" and spec["n"] > 1:
             stream, self.num_samples = self.num_samples, self.num_samples + 1
-        seed = spec["seed"]
+        seed = 42 if self.engine.defect == "seed_of_samples" and spec["n"] > 1 else spec["seed"]
         if seed is None:
             seed = 3
             for token in prompt:
@@ -122,6 +122,7 @@ class FakeServer:
             seed=seed,
             seeded=spec["seed"] is not None,
             stream=stream,
+            stop=spec["stop"],
         )
 
     def _item(self, request: FakeRequest, spec: dict[str, Any], trouble: str = "", dropped: int = -1) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class FakeServer:
                 del column[dropped]
         meta = {
             "id": "x",
-            "finish_reason": {"type": "length", "length": spec["new_tokens"]} if request.done else None,
+            "finish_reason": _finish(request),
             "prompt_tokens": len(request.prompt),
             "completion_tokens": len(request.output),
             "cached_tokens": request.cached,
@@ -173,7 +174,7 @@ class FakeServer:
     ) -> None:
         dropped = 2 if self.engine.defect == "stream_drops" else -1
         sent = [0] * len(requests)
-        while any(count < request.new_tokens for count, request in zip(sent, requests, strict=True)):
+        while any(not one.done or count < len(one.output) for count, one in zip(sent, requests, strict=True)):
             for index, (request, spec) in enumerate(zip(requests, specs, strict=True)):
                 if len(request.output) > sent[index]:
                     sent[index] = len(request.output)
@@ -217,6 +218,12 @@ class FakeServer:
         return [[self._number(row[token]), int(token), None] for token in np.argsort(-row, kind="stable")[:count]]
 
 
+def _finish(request: FakeRequest) -> Any:
+    if not request.done:
+        return None
+    return {"type": "stop", "matched": request.stop} if request.stopped else {"type": "length"}
+
+
 def _spec(body: Any, index: int) -> dict[str, Any]:
     def of(value: Any) -> Any:
         return value[index] if isinstance(value, list) else value
@@ -227,6 +234,7 @@ def _spec(body: Any, index: int) -> dict[str, Any]:
         "temperature": params["temperature"],
         "seed": params.get("sampling_seed"),
         "n": params.get("n", 1),
+        "stop": next(iter(params.get("stop_token_ids", ())), None),
         "logprob": of(body.get("return_logprob", False)),
         "start": of(body.get("logprob_start_len", -1)),
         "top": of(body.get("top_logprobs_num", 0)),
@@ -262,13 +270,13 @@ class InProcess(httpx.AsyncBaseTransport):
         url = request.url
         scope = {"type": "http", "path": url.path, "query_string": url.query, "method": request.method}
 
-        async def run() -> None:
-            try:
-                await self._app(scope, receive, parts.put)
-            except httpx.TransportError as error:
-                await parts.put(error)
+        def ended(task: asyncio.Future[None]) -> None:
+            """An error goes to the client, even one of the fake itself: nobody may wait for ever."""
+            if not task.cancelled() and task.exception() is not None:
+                parts.put_nowait(task.exception())
 
-        task = asyncio.ensure_future(run())
+        task = asyncio.ensure_future(self._app(scope, receive, parts.put))
+        task.add_done_callback(ended)
         head = await parts.get()
         if isinstance(head, Exception):
             raise head

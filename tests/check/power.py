@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from tests.check.fake_engine import DEFECTS
+from tests.check.defects import DEFECTS
 from tests.check.trials import GRADED, Outcome, trial
 
 STRENGTHS = (1, 8, 64, 512)

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from tests.check.trials import EXPECTED, GRADED, Outcome, trial
-from zerokl.check.diagnose import Kind, diagnose
+from zerokl.check.clues import Kind
+from zerokl.check.diagnose import diagnose
 from zerokl.check.targets.base import Facts
 from zerokl.suites import register_cpu_ci
 

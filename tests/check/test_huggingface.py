@@ -18,7 +18,7 @@ from rich.console import Console
 from tests.check.fake_engine import VOCAB, mix, spread
 from tests.checkpoints.tiny import make_tiny_llama
 from zerokl.check.checking import Options, run_check
-from zerokl.check.diagnose import Kind
+from zerokl.check.clues import Kind
 from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.run import Report
 from zerokl.check.targets.torch_model import TorchModel, parse_place
@@ -86,7 +86,9 @@ def test_model_in_this_process_is_equal_in_every_case_that_needs_no_server(
 ) -> None:
     report = check_fake(monkeypatch, tmp_path)
     equal = {result.case.name for result in report.results if result.status is Status.EQUAL}
-    assert equal == {"repeats", "rescoring", "continued", "crowd", "order", "lengths", "sweep", "number-format"}
+    assert equal == {
+        *("repeats", "rescoring", "continued", "crowd", "order", "mixture", "lengths", "sweep", "number-format")
+    }
     assert {result.status for result in report.results} == {Status.EQUAL, Status.NOT_POSSIBLE}
     assert report.values > 2000
     assert report.foreign_requests == 0

@@ -13,7 +13,7 @@ from tests.check.fake_engine import FakeEngine
 from tests.check.fake_peers import FakeChat, FakeLlamaCpp, FakeOpenAI, FakeSGLang, FakeVLLM
 from tests.check.fake_server import FakeServer, InProcess
 from zerokl.check.checking import Options, run_check
-from zerokl.check.diagnose import Kind
+from zerokl.check.clues import Kind
 from zerokl.check.outcome import Status
 from zerokl.check.run import Report
 
@@ -31,7 +31,7 @@ IMPOSSIBLE = {
     "zerokl": {"update"},
     "sglang": {"samples", "echo"},
     "vllm": {"chunks", "echo", "update"},
-    "llama.cpp": {"rescoring", "chunks", "lengths", "sweep", "samples", "echo", "update"},
+    "llama.cpp": {"rescoring", "chunks", "lengths", "sweep", "samples", "echo", "update", "stops"},
     "openai": {
         "rescoring",
         "continued",
@@ -43,6 +43,8 @@ IMPOSSIBLE = {
         "edges",
         "conversations",
         "abort-storm",
+        "twins",
+        "stops",
         "chunks",
         "lengths",
         "sweep",
@@ -61,6 +63,8 @@ IMPOSSIBLE = {
         "edges",
         "conversations",
         "abort-storm",
+        "twins",
+        "stops",
         "chunks",
         "lengths",
         "sweep",

@@ -13,7 +13,7 @@ from tests.check.fake_engine import FakeEngine
 from tests.check.fake_peers import FakeSGLang
 from tests.check.fake_server import FakeServer, InProcess
 from zerokl.check.checking import Options, run_check
-from zerokl.check.diagnose import Kind
+from zerokl.check.clues import Kind
 
 EXPECTED = {
     "batch_size": Kind.BATCH,
@@ -41,6 +41,13 @@ EXPECTED = {
     "echo_rounds": Kind.ROUTE,
     "stream_drops": Kind.STREAM,
     "every_fifth": Kind.UNREPEATABLE,
+    "after_temperature": Kind.SCALED,
+    "greedy_draws": Kind.WISHES,
+    "two_scores": Kind.WISHES,
+    "unfinished_page": Kind.CACHE,
+    "late_stop": Kind.STOP,
+    "stale_slot": Kind.ABORT,
+    "every_64": Kind.CACHE,
 }
 """What each planted defect is to be called."""
 

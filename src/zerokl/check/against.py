@@ -10,6 +10,7 @@ from zerokl.check.lab import Lab
 from zerokl.check.outcome import CouldNotRun
 from zerokl.check.run import CaseResult, verdict
 from zerokl.check.tally import Tally
+from zerokl.check.targets.base import Can
 
 
 async def against(lab: Lab, other: Lab, url: str) -> CaseResult:
@@ -20,7 +21,7 @@ async def against(lab: Lab, other: Lab, url: str) -> CaseResult:
     try:
         for ask in standard_asks(lab):
             await lab.reference(ask)
-        for ask in lab.references:
+        for ask in (one for one in lab.references if one.stop is None or other.can(Can.STOPS)):
             await other.cold(ask, f"on {url}, alone, cold")
         other.happened(other.tally.values > 0, f"{len(lab.references)} requests asked of both", "nothing to compare")
     except CouldNotRun as error:

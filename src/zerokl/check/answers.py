@@ -24,6 +24,8 @@ class Ask:
     seed: int | None = None
     samples: int = 1
     logprobs: bool = True
+    stop: int | None = None
+    """An id that ends the answer; end-of-sequence then does so too. Without one, nothing but the length ends it."""
 
     @property
     def greedy(self) -> bool:
@@ -79,6 +81,11 @@ class Answer:
     num_frames: int = 0
     """Frames of a stream that carried a new token."""
     context: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def stopped(self) -> bool:
+        """It ended by itself, not by its length."""
+        return self.finish == "stop"
 
     @property
     def text_ids(self) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ class Factor(StrEnum):
     ROUTE = "other route"
     SERVER = "other server"
     LENGTH = "scored in a longer prompt against in a shorter one"
+    TEMPERATURE = "at another temperature"
     EPOCH = "after a restart or update against before"
 
 
@@ -73,6 +74,7 @@ def factors(meeting: Meeting, other: Setting, *, perhaps: bool = True) -> Factor
         Factor.ROUTE: first.route != other.route,
         Factor.SERVER: first.server != other.server,
         Factor.LENGTH: meeting.first_phase == meeting.phase == "scored" and shorter != longer,
+        Factor.TEMPERATURE: first.temperature != other.temperature,
         Factor.EPOCH: first.epoch != other.epoch,
     }
     return frozenset(factor for factor, differs in unequal.items() if differs)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from zerokl.check.bits import from_bits, ulps
-from zerokl.check.ledger import Comparison, Difference, Pair
+from zerokl.check.ledger import Comparison, Difference, Kind, Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def summarise(comparison: Comparison) -> Divergence:
         prompt_tokens=len(comparison.answer.ask.ids),
         differing=len(differences),
         values=comparison.values,
-        kinds={kind: sum(item.kind == kind for item in differences) for kind in ("token", "logprob", "ranking")},
+        kinds={kind: sum(item.kind == kind for item in differences) for kind in get_args(Kind)},
         token_position=next((item.position for item in differences if item.kind == "token"), None),
         max_ulps=max((ulps(item.first[0], item.other[0]) for item in logprobs), default=0),
         max_abs=max((abs(from_bits(item.first[0]) - from_bits(item.other[0])) for item in logprobs), default=0.0),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from zerokl.check.cases.abort_storm import abort_storm
 from zerokl.check.cases.aborts import aborts
 from zerokl.check.cases.arrivals import long_prefill
 from zerokl.check.cases.branches import branches
@@ -15,14 +16,17 @@ from zerokl.check.cases.chunks import chunks
 from zerokl.check.cases.continued import continued
 from zerokl.check.cases.echo import echo
 from zerokl.check.cases.lengths import lengths
+from zerokl.check.cases.mixture import mixture
 from zerokl.check.cases.pressure import pressure
 from zerokl.check.cases.rescoring import rescoring
 from zerokl.check.cases.sampled import sampled, samples
+from zerokl.check.cases.stops import stops
 from zerokl.check.cases.streams import streams
 from zerokl.check.cases.sweep import sweep
+from zerokl.check.cases.twins import twins
 from zerokl.check.cases.warm import warm_prefix
+from zerokl.check.clues import Diagnosis, Kind
 from zerokl.check.contrast import Count, sightings
-from zerokl.check.diagnose import Diagnosis, Kind
 from zerokl.check.lab import Lab
 from zerokl.check.ledger import Comparison, Ledger
 from zerokl.check.outcome import CouldNotRun
@@ -69,6 +73,14 @@ async def cache(lab: Lab) -> None:
     await warm_prefix(lab)
     if {Can.FLUSH, Can.CACHED_COUNT} <= lab.target.abilities:
         await branches(lab)
+    if lab.can(Can.FLUSH):
+        await twins(lab)
+
+
+async def hang_ups(lab: Lab) -> None:
+    await aborts(lab)
+    if lab.can(Can.FLUSH):
+        await abort_storm(lab)
 
 
 async def seeds(lab: Lab) -> None:
@@ -94,7 +106,10 @@ ON: dict[Kind, Experiment] = {
     Kind.TILE: lengths,
     Kind.BUCKET: sweep,
     Kind.SEED: seeds,
-    Kind.ABORT: aborts,
+    Kind.SCALED: sampled,
+    Kind.STOP: stops,
+    Kind.WISHES: mixture,
+    Kind.ABORT: hang_ups,
     Kind.PREEMPTION: pressure,
     Kind.STREAM: streams,
     Kind.ROUTE: echo,
@@ -143,24 +158,29 @@ async def repeat(lab: Lab) -> list[Comparison]:
     return trial.tally.comparisons
 
 
-async def confirm(lab: Lab, diagnosis: Diagnosis) -> None:
-    """Adds two lines of evidence, and sets the confidence by them."""
+async def confirm(lab: Lab, diagnosis: Diagnosis, where: Experiment | None = None) -> bool:
+    """Adds two lines of evidence, and sets the confidence by them. False if the cause didn't show again, not even in
+    the case `where` most of it was seen."""
     experiment = ON.get(diagnosis.kind)
     if experiment is None:
-        return
+        return True
     trial = fresh(lab, "confirm")
     try:
         await experiment(trial)
         on = _count(trial.tally.comparisons)
+        if where is not None and not on.differing:
+            await where(trial)
+            on = _count(trial.tally.comparisons)
         off = await _control(trial)
     except CouldNotRun as error:
         diagnosis.evidence.insert(0, ("re-run", f"could not run: {error}"))
-        return
+        return True
     diagnosis.evidence[:0] = [("re-run with the cause", str(on)), ("re-run without it", str(off))]
     if on.differing and not off.differing:
         diagnosis.confidence = "high" if diagnosis.confidence != "low" else "medium"
-    else:
-        diagnosis.confidence = "low"
+        return True
+    diagnosis.confidence = "low"
+    return False
 
 
 async def _control(trial: Lab) -> Count:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
+from statistics import median
 
 from zerokl.check.answers import Answer, Ask
 from zerokl.check.ledger import Ledger, Setting
@@ -52,8 +53,8 @@ class Lab:
         self.references: dict[Ask, list[Answer]] = {}
         self.not_float32: list[float] = []
         self.num_numbers = 0
-        self.answer_s = 0.0
-        """The longest that an answer took, alone and cold."""
+        self._answer_s: list[float] = []
+        """What answers took, alone and cold."""
         self.num_unrecorded = 0
         """Requests whose answers nobody looks at."""
         self.restart: Callable[[], Awaitable[None]] | None = None
@@ -107,6 +108,11 @@ class Lab:
         """Tokens around a boundary that are worth a try each: as many as a short convolution sees."""
         return USUAL_TAPS if self.facts.taps is None else max(self.facts.taps, 1)
 
+    @property
+    def usual_answer_s(self) -> float:
+        """What an answer took, alone and cold: in the middle, since one stall of the machine says nothing."""
+        return median(self._answer_s) if self._answer_s else 0.0
+
     def random(self, name: str) -> Random:
         return Random(f"{self.seed}/{name}")
 
@@ -152,7 +158,7 @@ class Lab:
         await self.flush()
         started = time.monotonic()
         answers = await self.alone(ask, how)
-        self.answer_s = max(self.answer_s, time.monotonic() - started)
+        self._answer_s.append(time.monotonic() - started)
         return answers
 
     async def alone(self, ask: Ask, how: str) -> list[Answer]:
@@ -302,6 +308,7 @@ class Lab:
             server=self.server,
             cached_tokens=answer.cached_tokens,
             prompt_tokens=len(answer.ask.ids),
+            temperature=answer.ask.temperature,
         )
         tally = self.tally
         comparison = self.ledger.observe(

@@ -3,6 +3,7 @@
     logprob   (history, token id)       whoever asked, scored or generated, chosen or in a top-k row
     ranking   (history)                 the ids of the top-k row, compared as far as both rows reach
     token     (history, how drawn)      greedy, or temperature, top-p, seed and sample
+    end       (history, stop id)        whether the answer ends here
 
 `history` is a digest of the token ids before the position, so a prompt, the same prompt plus half an answer, and
 another branch of the same prefix meet wherever their texts agree. After two answers diverge their histories differ, so
@@ -18,7 +19,7 @@ from typing import Literal, TypeVar
 
 from zerokl.check.answers import Answer, Phase, Row
 
-Kind = Literal["token", "logprob", "ranking"]
+Kind = Literal["token", "logprob", "ranking", "end"]
 K = TypeVar("K")
 
 
@@ -42,6 +43,7 @@ class Setting:
     prompt_tokens: int = 0
     perhaps_cached: bool = False
     """The server doesn't count cached tokens, but has computed the prompt's beginning before."""
+    temperature: float = 0.0
     epoch: int = 0
     """Of the server: it grows with each restart and each update of weights."""
 
@@ -136,6 +138,7 @@ class Ledger:
         self._logprobs: dict[tuple[bytes, int], Seen] = {}
         self._rankings: dict[bytes, Seen] = {}
         self._tokens: dict[tuple[bytes, object], Seen] = {}
+        self._ends: dict[tuple[bytes, int], Seen] = {}
 
     def observe(
         self, answer: Answer, setting: Setting, *, scaled: bool = False, unseeded_repeats: bool = True
@@ -157,12 +160,25 @@ class Ledger:
                 self._token(comparison, history, draw, row)
             self._logprob_values(comparison, history, row)
             self._ranking(comparison, history, row)
+        if answer.ask.stop is not None:
+            self._end(comparison, answer.ask.stop, digests)
         return comparison
 
     def _token(self, comparison: Comparison, history: bytes, draw: object, row: Row) -> None:
         seen = self._meet(self._tokens, (history, draw), (row.token,), comparison, row)
         if seen is not None:
             self._judge(comparison, "token", row, seen.value[0], seen, (row.token,))
+
+    def _end(self, comparison: Comparison, stop: int, digests: Sequence[bytes]) -> None:
+        """At each place behind the prompt: did the answer end there? Where it was cut off, nobody knows."""
+        answer = comparison.answer
+        prompt, length = len(answer.ask.ids), len(answer.text_ids)
+        for position in range(prompt + 1, length + answer.stopped):
+            row = Row(position, stop, None, phase="decoded")
+            ends = (int(position == length),)
+            seen = self._meet(self._ends, (digests[position], stop), ends, comparison, row)
+            if seen is not None:
+                self._judge(comparison, "end", row, stop, seen, ends)
 
     def _logprob_values(self, comparison: Comparison, history: bytes, row: Row) -> None:
         chosen = [] if row.logprob is None else [(row.token, row.logprob)]

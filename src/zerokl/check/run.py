@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from zerokl.check.cases import Case
-from zerokl.check.diagnose import Diagnosis
+from zerokl.check.clues import Diagnosis
 from zerokl.check.lab import Lab
 from zerokl.check.ledger import Comparison
 from zerokl.check.outcome import EXIT_CODES, BudgetSpent, CouldNotRun, NotPossible, ServerGone, Status

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
 
 from zerokl.check.answers import Ask
 from zerokl.check.cases.base import Case, Cost
@@ -27,7 +29,7 @@ async def aborts(lab: Lab) -> None:
         for target in targets:
             leavers = [asyncio.create_task(leave(lab, _leaver(lab, number))) for number in range(LEAVERS)]
             await lab.stream(target.unscored(), "while others hang up", neighbours=LEAVERS)
-            gone += sum(await asyncio.gather(*leavers))
+            gone += sum(taken is not None for taken in await asyncio.gather(*leavers))
     lab.happened(gone > 0, "streams closed in the middle", "no stream could be closed before its end")
     watch.expect_some("aborted requests", watch.counted.aborted)
     await lab.flush()
@@ -39,23 +41,62 @@ def _leaver(lab: Lab, number: int) -> Ask:
     return lab.greedy(standard_ask(lab, 80 + number).ids, 4 * lab.sizes.new_tokens).unscored()
 
 
-async def leave(lab: Lab, ask: Ask, after: int = AFTER, pause_s: float = 0.0) -> bool:
-    """Hangs up after so many tokens, or after a pause if that is none; True if that was before the answer was whole."""
-    enough = asyncio.Event()
+async def leave(lab: Lab, ask: Ask, after: int = AFTER, early: Awaitable[None] | None = None) -> int | None:
+    """Hangs up after so many tokens, or when `early` is over if that is none. Returns how many tokens it took; None if
+    the answer was whole before."""
+    taken, enough = 0, asyncio.Event()
+
+    def on_token(tokens: int) -> None:
+        nonlocal taken
+        taken = tokens
+        if tokens >= after:
+            enough.set()
+
     lab.num_unrecorded += 1
-    task = asyncio.create_task(lab.target.stream(ask, lambda tokens: enough.set() if tokens >= after else None))
-    waiter = asyncio.create_task(enough.wait() if after else asyncio.sleep(pause_s))
+    task = asyncio.create_task(lab.target.stream(ask, on_token))
+    waiter = asyncio.ensure_future(enough.wait() if early is None else early)
     await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
-    left = not task.done()
+    left = None if task.done() else taken
     task.cancel()
     try:
         await task
     except asyncio.CancelledError:
         return left
     except CouldNotRun:
-        return False
+        return None
     return left
+
+
+class Ticks:
+    """Tokens of one stream as the clock of others: a server's steps, however long they take."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._over = False
+        self._news = asyncio.Event()
+
+    def tick(self, tokens: int) -> None:
+        self.count = tokens
+        self._wake()
+
+    def end(self) -> None:
+        """No more will come: nobody waits any longer."""
+        self._over = True
+        self._wake()
+
+    async def reach(self, count: int) -> None:
+        while self.count < count and not self._over:
+            await self._news.wait()
+
+    async def within(self, more: int, seconds: float) -> None:
+        """So many tokens more, or so many seconds if they come sooner."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.reach(self.count + more), seconds)
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
 
 def _cost(lab: Lab) -> Cost:

@@ -36,7 +36,7 @@ def _continuations(lab: Lab, ask: Ask, output: tuple[int, ...]) -> list[Ask]:
 
 def _pause(lab: Lab, fraction: float) -> float:
     """Half of them come at once, the others within the time of an answer."""
-    return max(0.0, fraction - 0.5) * min(lab.answer_s, LONGEST_PAUSE_S)
+    return max(0.0, fraction - 0.5) * min(lab.usual_answer_s, LONGEST_PAUSE_S)
 
 
 def _cost(lab: Lab) -> Cost:

@@ -28,7 +28,9 @@ async def lengths(lab: Lab) -> None:
 
 def _boundaries(lab: Lab) -> list[int]:
     page = lab.page
-    around = [page, 2 * page, lab.facts.attention_chunk, lab.chunk] if lab.sizes.thorough else [page, lab.chunk]
+    around = [page, lab.chunk]
+    if lab.sizes.thorough:  # powers of two: for what the server has not told
+        around += [2 * page, lab.facts.attention_chunk, *(2**power for power in range(6, 13))]
     wanted = {1, 2, 3, 4, *(edge + step for edge in around for step in (-1, 0, 1))}
     return sorted(length for length in wanted if 1 <= length < long_length(lab))
 

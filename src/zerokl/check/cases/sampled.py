@@ -23,6 +23,7 @@ async def sampled(lab: Lab) -> None:
         "sampling differed from greedy",
         "sampling gave what greedy gives: no noise to compare",
     )
+    await _seed_matters(lab, asks[1])
     crowd = [ask.unscored() for ask in asks] + [replace(ask.unscored(), seed=_seed(lab, 70)) for ask in asks[:2]]
     crowd.insert(1, replace(standard_ask(lab, 71), temperature=1.0).unscored())  # draws without a seed
     for how, batch in (("in company", crowd), ("in company, reversed", crowd[::-1])):
@@ -35,6 +36,17 @@ async def sampled(lab: Lab) -> None:
         await lab.stream(asks[-1].unscored(), "seeded, streamed")
 
 
+async def _seed_matters(lab: Lab, ask: Ask) -> None:
+    """A server that ignores seeds may well repeat itself."""
+    output = (await lab.reference(ask))[0].output
+    others = [await lab.reference(replace(ask, seed=_seed(lab, 72 + number)).unscored()) for number in range(2)]
+    lab.happened(
+        any(other[0].output != output for other in others),
+        "other seeds drew other tokens",
+        "three seeds draw the same tokens: the seed is ignored",
+    )
+
+
 async def samples(lab: Lab) -> None:
     """n samples of one prompt, alone and again with another prompt; they must differ among themselves."""
     ask = replace(_asks(lab)[0], samples=SAMPLES, score_from=None, temperature=1.0)
@@ -44,6 +56,12 @@ async def samples(lab: Lab) -> None:
         len({answer.output for answer in drawn}) > 1,
         "samples differed from each other",
         f"all {SAMPLES} samples are the same",
+    )
+    reseeded = await lab.reference(replace(ask, seed=_seed(lab, 73)))
+    lab.happened(
+        [answer.output for answer in reseeded] != [answer.output for answer in drawn],
+        "another seed drew other samples",
+        "two seeds draw the same samples: the seed is ignored where there are several",
     )
     await lab.flush()
     await lab.together([other, ask], f"{SAMPLES} samples each of two prompts")
@@ -71,12 +89,12 @@ def _sampled_cost(lab: Lab) -> Cost:
     new = lab.sizes.new_tokens
     prefill = sum(len(ask.ids) for ask in asks)
     width = len(asks) + 3
-    return Cost(3.3 * prefill, alone=(len(asks) + 2) * new, crowd=2 * width * new, answers=len(asks) + 2 * width + 2)
+    return Cost(3.3 * prefill, alone=(len(asks) + 4) * new, crowd=2 * width * new, answers=len(asks) + 2 * width + 4)
 
 
 def _samples_cost(lab: Lab) -> Cost:
-    tokens = 4 * SAMPLES * lab.sizes.new_tokens
-    return Cost(prefill=6 * SAMPLES * standard_length(lab, 0), crowd=tokens, answers=4 * SAMPLES)
+    tokens = 5 * SAMPLES * lab.sizes.new_tokens
+    return Cost(prefill=7 * SAMPLES * standard_length(lab, 0), crowd=tokens, answers=5 * SAMPLES)
 
 
 SAMPLED = Case("sampled", "seeded sampling in several circumstances", frozenset({Can.SEEDS}), sampled, _sampled_cost)

@@ -25,6 +25,7 @@ class Can(StrEnum):
     STREAM = "streams"
     SEEDS = "takes a seed"
     UNSEEDED_REPEATS = "promises that unseeded sampling repeats too"
+    STOPS = "stops at a given id"
     SAMPLES = "draws n samples of a prompt"
     ECHO = "scores prompts through /v1/completions"
     UPDATE_WEIGHTS = "loads other weights while it runs"

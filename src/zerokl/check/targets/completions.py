@@ -29,10 +29,12 @@ def completion_body(ask: Ask, *, echo: bool = False, model: str = "", **more: Js
         "prompt": list(ask.ids),
         "max_tokens": ask.new_tokens,
         "temperature": ask.temperature,
-        "ignore_eos": True,
+        "ignore_eos": ask.stop is None,
         "return_tokens_as_token_ids": True,
         **more,
     }
+    if ask.stop is not None:
+        body["stop_token_ids"] = [ask.stop]
     if model:
         body["model"] = model
     if ask.logprobs or echo:
@@ -119,7 +121,8 @@ def _answer(ask: Ask, choice: Json, sample: int, usage: dict[str, Any], echo: bo
         for index in range(first, len(names)):
             position = index if echo else len(ask.ids) + index
             rows.append(_row(ask, logprobs, index, position, ids[position], reader))
-    problems += count_problems(ask, output, usage.get("prompt_tokens"), None)
+    stopped = choice.get("finish_reason") == "stop"
+    problems += count_problems(ask, output, usage.get("prompt_tokens"), None, stopped=stopped)
     details = usage.get("prompt_tokens_details") or {}
     return Answer(
         ask=ask,

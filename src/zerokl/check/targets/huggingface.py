@@ -88,9 +88,10 @@ class HuggingFaceTarget:
         raise CouldNotRun("this target doesn't echo")
 
     def _answers(self, asks: Sequence[Ask]) -> list[list[Answer]]:
-        if any(ask.score_from is not None for ask in asks):
-            return [[self._batch([ask])[0]] for ask in asks]
-        return [[answer] for answer in self._batch(asks)]
+        """One batch of all that generate; what is scored comes alone, since padding would shift its rows."""
+        generating = [ask for ask in asks if ask.score_from is None]
+        answers = iter(self._batch(generating) if generating else [])
+        return [[next(answers) if ask.score_from is None else self._batch([ask])[0]] for ask in asks]
 
     def _batch(self, asks: Sequence[Ask]) -> list[Answer]:
         scored = asks[0].score_from is not None

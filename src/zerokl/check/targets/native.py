@@ -81,8 +81,10 @@ def sampling_params(ask: Ask) -> dict[str, Json]:
     params: dict[str, Json] = {
         "temperature": ask.temperature,
         "max_new_tokens": ask.new_tokens,
-        "ignore_eos": True,
+        "ignore_eos": ask.stop is None,  # SGLang takes it to mean stop ids, too
     }
+    if ask.stop is not None:
+        params["stop_token_ids"] = [ask.stop]
     if not ask.greedy:
         params["top_p"] = ask.top_p
         if ask.seed is not None:
@@ -118,7 +120,9 @@ def parse_answer(ask: Ask, item: Json, sample: int, problems: Sequence[str] = ()
     kind = str(finish.get("type", "")) if isinstance(finish, dict) else str(finish)
     if kind == "abort":
         raise CouldNotRun(f"/generate: aborted: {finish.get('message', '')}")
-    found += count_problems(ask, output, meta.get("prompt_tokens"), meta.get("completion_tokens"))
+    found += count_problems(
+        ask, output, meta.get("prompt_tokens"), meta.get("completion_tokens"), stopped=kind == "stop"
+    )
     return Answer(
         ask=ask,
         output=output,
@@ -151,14 +155,17 @@ class NumberReader:
         return float32_bits(number)
 
 
-def count_problems(ask: Ask, output: Sequence[int], prompt_tokens: Json, completion_tokens: Json) -> list[str]:
-    """Does the answer have as many tokens as it says and as it should? (End-of-sequence is ignored in every ask.)"""
+def count_problems(
+    ask: Ask, output: Sequence[int], prompt_tokens: Json, completion_tokens: Json, *, stopped: bool = False
+) -> list[str]:
+    """Does the answer have as many tokens as it says and as it should? (Without a stop, end-of-sequence is ignored.)"""
     problems = []
     if prompt_tokens is not None and prompt_tokens != len(ask.ids):
         problems.append(f"{len(ask.ids)} ids sent, the server counted {prompt_tokens}")
     if completion_tokens is not None and completion_tokens != len(output):
         problems.append(f"completion_tokens says {completion_tokens}, but {len(output)} came")
-    if len(output) != ask.new_tokens:
+    early = stopped and ask.stop is not None
+    if not (0 < len(output) <= ask.new_tokens if early else len(output) == ask.new_tokens):
         problems.append(f"truncated: {len(output)} of {ask.new_tokens} tokens came")
     return problems
 

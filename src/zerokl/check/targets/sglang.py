@@ -18,6 +18,7 @@ ALWAYS = frozenset(
         Can.CACHED_SCORES,
         Can.WIDE_FLOATS,
         Can.UPDATE_WEIGHTS,
+        Can.STOPS,
     }
 )
 

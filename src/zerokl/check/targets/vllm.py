@@ -25,6 +25,7 @@ ALWAYS = frozenset(
         Can.ARRIVALS,
         Can.SEEDS,
         Can.SAMPLES,
+        Can.STOPS,
         Can.WIDE_FLOATS,
     }
 )
