@@ -107,8 +107,8 @@ class FakeEngine:
         self.counters = dict.fromkeys(names.split(), 0)
         self.widths: dict[int, int] = {}
         self.tokens = {"prefill": 0, "decode": 0}
-        self.events = 0
-        """Rows and draws that the defect has spoiled: everything that isn't what it would be alone."""
+        self.spoiled: set[tuple[object, ...]] = set()
+        """What the defect has changed, each thing once: the same row of the same text may be wrong many times."""
         self.weights = 0
         self.hung_up = False
         """A request that had decoded was aborted, and none has come since."""
@@ -324,7 +324,8 @@ class FakeEngine:
         self._keep(request)
         seen = request.output[:-1] if self.defect == "late_stop" and decodes > 1 else request.output
         full = len(request.output) == request.new_tokens and request.computed >= len(request.prompt)
-        self.events += request.stopped and request.stop not in seen
+        if request.stopped and request.stop not in seen:
+            self._spoil(request, "end", len(request.known) - 1)
         if full or request.stop in seen:
             request.done = True
             self.counters["finished"] += 1
@@ -344,13 +345,14 @@ class FakeEngine:
         state = 17
         for page in request.pages[: position // self.page + 1]:
             state = mix(state, self.memory[page])
-        self.events += wrong or state != self._own(request, position)
+        if wrong or state != self._own(request, position):
+            self._spoil(request, "row", position)
         logits = (spread(state) * 9.0).astype(np.float32)
         if wrong:
             logits = logits + np.float32(2e-5) * spread(state ^ 5).astype(np.float32)
         largest = logits.max()
         if decoding and self.defect == "log_softmax" and self._strikes(request, position):
-            self.events += 1
+            self._spoil(request, "row", position)
             odds = np.exp(logits - largest)
             return np.log(odds / odds.sum())
         return logits - (largest + np.log(np.exp(logits - largest).sum()))
@@ -402,6 +404,10 @@ class FakeEngine:
         content = request.number if self.defect == "every_fifth" else self.memory[request.pages[position // self.page]]
         return self.strength <= 1 or mix(content, position) % self.strength == 0
 
+    def _spoil(self, request: FakeRequest, what: str, position: int) -> None:
+        """Known by the text that it is about."""
+        self.spoiled.add((what, self._own(request, position), request.stream))
+
     def _own(self, request: FakeRequest, position: int) -> int:
         """The state of this row, had every page been filled by the request itself."""
         while len(request.hashes) <= position:
@@ -418,16 +424,18 @@ class FakeEngine:
         temperature = request.temperature
         if self.defect == "greedy_draws" and temperature == 0:
             temperature = next((one.temperature for one in self.waiting if one.temperature), 0.0)
-            self.events += temperature > 0
+            if temperature:
+                self._spoil(request, "draw", position)
         if temperature == 0:
             return int(np.argmax(row))
         if self.defect == "after_temperature" and temperature != 1:
             odds = np.exp(row / np.float32(temperature))
             request.rows[-1] = np.log(odds / odds.sum())
-            self.events += 1
+            self._spoil(request, "row", position)
         seed = slot if self.defect == "seed_by_slot" else request.seed
         if self.defect == "unseeded_draws" and any(not one.seeded for one in self.waiting):
             seed += 1
-        self.events += seed != request.seed
+        if seed != request.seed:
+            self._spoil(request, "draw", position)
         noise = -np.log(-np.log(spread(mix(mix(mix(7, seed), request.stream), position))))
         return int(np.argmax(row / np.float32(temperature) + noise))

@@ -235,6 +235,24 @@ class FakeChat(Peer):
 class FakeSGLang(FakeServer):
     """The native route without zerokl's fingerprint and counters, and with an update of weights."""
 
+    async def _generate(self, body: Any, send: Any, trouble: str) -> None:
+        """A prompt that isn't in a list takes nothing else in one, as in the real server, which answers 500."""
+        if not isinstance(body["input_ids"][0], list) and any(
+            isinstance(body[name], list) for name in ("sampling_params", "logprob_start_len", "top_logprobs_num")
+        ):
+            await reply(send, {"error": {"message": "'list' object has no attribute 'get'"}}, 500)
+            return
+        await super()._generate(body, send, trouble)
+
+    def _item(self, request: FakeRequest, spec: Any, trouble: str = "", dropped: int = -1) -> Any:
+        """Where no token was asked for, one logprob comes all the same."""
+        item = super()._item(request, spec, trouble, dropped)
+        if spec["logprob"] and not spec["new_tokens"]:
+            item["meta_info"]["output_token_logprobs"] = [[0.0, 0, None]]
+            if spec["top"]:
+                item["meta_info"]["output_top_logprobs"] = [[[0.0, token, None] for token in range(spec["top"])]]
+        return item
+
     def _about(self, path: str, body: bytes) -> Any:
         if path == "/update_weights_from_disk":
             self.engine.load(0 if orjson.loads(body)["model_path"] == "hash" else 1)

@@ -109,6 +109,7 @@ class FakeServer:
         stream = sample
         if self.engine.defect == "stream_by_count" and spec["n"] > 1:
             stream, self.num_samples = self.num_samples, self.num_samples + 1
+            self.engine.spoiled.add(("stream", stream))
         seed = 42 if self.engine.defect == "seed_of_samples" and spec["n"] > 1 else spec["seed"]
         if seed is None:
             seed = 3
@@ -130,6 +131,7 @@ class FakeServer:
         entries = [[self._number(row[token]), token, None] for token, row in zip(output, request.rows, strict=True)]
         tops = [self._top(row, spec["top"]) for row in request.rows]
         if 0 <= dropped < len(output):
+            self.engine.spoiled.add(("frame", output[dropped]))
             for column in (output, entries, tops):
                 del column[dropped]
         meta = {
@@ -209,10 +211,16 @@ class FakeServer:
         return {"choices": [{"index": 0, "logprobs": logprobs, "finish_reason": "length"}], "usage": usage}
 
     def _echoed(self, value: np.float32) -> float:
-        return float(np.float16(value)) if self.engine.defect == "echo_rounds" else self._number(value)
+        if self.engine.defect == "echo_rounds":
+            self.engine.spoiled.add(("echo", float(value)))
+            return float(np.float16(value))
+        return self._number(value)
 
     def _number(self, value: np.float32) -> float:
-        return float(f"{value:.6g}") if self.engine.defect == "six_digits" else float(value)
+        if self.engine.defect == "six_digits":
+            self.engine.spoiled.add(("number", float(value)))
+            return float(f"{value:.6g}")
+        return float(value)
 
     def _top(self, row: np.ndarray, count: int) -> list[list[Any]]:
         return [[self._number(row[token]), int(token), None] for token in np.argsort(-row, kind="stable")[:count]]

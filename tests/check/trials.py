@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from dataclasses import dataclass
+from unittest.mock import patch
 
 from rich.console import Console
 
@@ -13,7 +14,10 @@ from tests.check.fake_engine import FakeEngine
 from tests.check.fake_peers import FakeSGLang
 from tests.check.fake_server import FakeServer, InProcess
 from zerokl.check.checking import Options, run_check
-from zerokl.check.clues import Kind
+from zerokl.check.clues import Diagnosis, Kind
+from zerokl.check.lab import Lab
+from zerokl.check.run import Report
+from zerokl.check.verdicts import diagnose_report
 
 EXPECTED = {
     "batch_size": Kind.BATCH,
@@ -71,7 +75,7 @@ class Outcome:
     strength: int
     seed: int
     events: int
-    """Rows spoiled while the cases ran."""
+    """Different things spoiled while the cases ran: rows of a text, draws, ends."""
     detected: bool
     kinds: tuple[Kind, ...]
 
@@ -82,17 +86,15 @@ class Outcome:
 
 def trial(defect: str, strength: int = 1, seed: int = 0) -> Outcome:
     engine = FakeEngine(defect, strength=strength)
-    events = 0
+    app = (FakeSGLang if defect in NEED_SGLANG else FakeServer)(engine)
+    events = None
 
-    class Counting(FakeSGLang if defect in NEED_SGLANG else FakeServer):  # type: ignore[misc]
-        """Remembers the events at the time of the last case: the re-runs of the diagnosis don't count."""
+    async def diagnosed(lab: Lab, report: Report) -> list[Diagnosis]:
+        """What the re-runs of the diagnosis spoil doesn't count."""
+        nonlocal events
+        events = len(engine.spoiled)
+        return await diagnose_report(lab, report)
 
-        async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]
-            nonlocal events
-            await super().__call__(scope, receive, send)
-            events = engine.events
-
-    app = Counting(engine)
     transports = {"http://fake": InProcess(app)}
     options = Options(
         "http://fake",
@@ -102,6 +104,9 @@ def trial(defect: str, strength: int = 1, seed: int = 0) -> Outcome:
         restart=restarting(app),
         other_weights="other",
     )
-    report = asyncio.run(run_check(options, Console(file=io.StringIO())))
+    with patch("zerokl.check.checking.diagnose_report", diagnosed):
+        report = asyncio.run(run_check(options, Console(file=io.StringIO())))
+    if events is None:  # nothing differed
+        events = len(engine.spoiled)
     kinds = tuple(diagnosis.kind for diagnosis in report.diagnoses)
     return Outcome(defect, strength, seed, events, report.exit_code == 1, kinds)

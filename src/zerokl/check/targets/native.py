@@ -16,6 +16,8 @@ class NativeTarget:
     """What zerokl and SGLang have in common: /generate, /tokenize, /flush_cache."""
 
     abilities: frozenset[Can]
+    in_parts = False
+    """A stream's frames hold what is new only."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -32,13 +34,14 @@ class NativeTarget:
 
     async def stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
         """Frames are cumulative: each holds all tokens so far, and the last one is the answer."""
-        body = {**generate_body([ask]), "input_ids": list(ask.ids), "stream": True}
         last: dict[int, Json] = {}
         frames: dict[int, int] = {}
         problems: dict[int, list[str]] = {}
-        async for frame in self.wire.frames("/generate", body):
+        async for frame in self.wire.frames("/generate", stream_body(ask)):
             sample = int(frame.get("index", 0))
             before = last.get(sample, {}).get("output_ids", [])
+            if self.in_parts and sample in last:
+                frame = _joined(last[sample], frame)
             ids = frame.get("output_ids", [])
             if ids[: len(before)] != before:
                 problems.setdefault(sample, []).append(f"frame {frames[sample]} takes back tokens that were sent")
@@ -55,6 +58,14 @@ class NativeTarget:
 
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         raise CouldNotRun("this target doesn't echo")
+
+
+def _joined(before: Json, part: Json) -> Json:
+    """What came before and what is new, as one frame."""
+    names = ("output_token_logprobs", "output_top_logprobs")
+    lists = {name: before["meta_info"][name] + part["meta_info"][name] for name in names if name in part["meta_info"]}
+    meta = {**part["meta_info"], **lists}
+    return {**part, "output_ids": before["output_ids"] + part["output_ids"], "meta_info": meta}
 
 
 def whole(value: Json) -> int | None:
@@ -74,6 +85,18 @@ def generate_body(asks: Sequence[Ask]) -> dict[str, Json]:
         if first.samples == 1
         else (-1 if first.score_from is None else first.score_from),
         "top_logprobs_num": [ask.top if ask.logprobs else 0 for ask in asks] if first.samples == 1 else first.top,
+    }
+
+
+def stream_body(ask: Ask) -> dict[str, Json]:
+    """One prompt that isn't in a list: then nothing else may be in one."""
+    return {
+        "input_ids": list(ask.ids),
+        "sampling_params": sampling_params(ask),
+        "return_logprob": ask.logprobs,
+        "logprob_start_len": -1 if ask.score_from is None else ask.score_from,
+        "top_logprobs_num": ask.top if ask.logprobs else 0,
+        "stream": True,
     }
 
 

@@ -30,6 +30,7 @@ class SGLangTarget(NativeTarget):
         super().__init__(wire)
         self._info = info
         self.abilities = ALWAYS
+        self.in_parts = bool(info.get("incremental_streaming_output"))
         if not info.get("disable_radix_cache"):
             self.abilities |= {Can.CACHED_COUNT}
         if info.get("enable_deterministic_inference"):
@@ -48,7 +49,7 @@ class SGLangTarget(NativeTarget):
             version=str(info.get("version", "")),
             page_size=whole(info.get("page_size")),
             chunk=whole(info.get("chunked_prefill_size")),
-            context=whole(info.get("context_length")) or 4096,
+            context=whole(info.get("context_length")) or whole(info.get("max_req_input_len")) or 4096,
             pool_tokens=whole(info.get("max_total_num_tokens")),
             max_running=whole(info.get("max_running_requests")),
             largest_id=whole(info.get("vocab_size", 0)) or None,

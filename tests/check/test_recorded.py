@@ -1,0 +1,105 @@
+"""The simulated SGLang against the real one's code: `recorded/` has what that makes of requests, and its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.check.fake_engine import FakeEngine
+from tests.check.fake_peers import FakeSGLang
+from tests.check.fake_server import InProcess
+from tests.check.recorded.record_sglang import ASKS
+from zerokl.check.answers import Answer
+from zerokl.check.bits import float32_bits
+from zerokl.check.targets.native import generate_body, parse_answer, stream_body
+from zerokl.check.targets.sglang import SGLangTarget
+from zerokl.check.wire import Wire
+from zerokl.suites import register_cpu_ci
+
+register_cpu_ci(est_time=1, stage="base-a", runner_config="cpu-small")
+
+RECORDED = orjson.loads((Path(__file__).parent / "recorded" / "sglang-0.5.23.json").read_bytes())
+LISTED = ("sampling_params", "logprob_start_len", "top_logprobs_num")
+
+
+class Replay:
+    """A wire on which a recorded stream comes."""
+
+    def __init__(self, frames: list[Any]) -> None:
+        self._frames = frames
+
+    async def frames(self, path: str, body: Any) -> AsyncIterator[Any]:
+        for frame in self._frames:
+            yield frame
+
+
+def streamed(name: str, key: str, info: dict[str, Any]) -> Answer:
+    target = SGLangTarget(Replay(RECORDED[key][name]), info)  # type: ignore[arg-type]
+    (answer,) = asyncio.run(target.stream(ASKS[name], lambda _: None))
+    return answer
+
+
+def test_bodies_are_still_those_that_the_schema_was_asked_about() -> None:
+    bodies = {f"{name}, whole": generate_body([ask]) for name, ask in ASKS.items()}
+    bodies |= {f"{name}, streamed": stream_body(ask) for name, ask in ASKS.items() if ask.new_tokens}
+    bodies["all at once"] = generate_body(list(ASKS.values()))
+    assert {name: request["body"] for name, request in RECORDED["requests"].items()} == bodies
+
+
+@pytest.mark.parametrize("name", RECORDED["requests"])
+def test_schema_read_what_was_meant(name: str) -> None:
+    body, read = RECORDED["requests"][name]["body"], RECORDED["requests"][name]["read"]
+    assert all(isinstance(read[field], list) == isinstance(read["input_ids"][0], list) for field in LISTED)
+    pairs = zip(_listed(body["sampling_params"]), _listed(read["sampling_params"]), strict=True)
+    assert all(sent.items() <= understood.items() for sent, understood in pairs)
+    assert read["logprob_start_len"] == body["logprob_start_len"]
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_real_answers_are_read_without_a_complaint(name: str) -> None:
+    ask = ASKS[name]
+    answer = parse_answer(ask, RECORDED["answers"][name][-1], 0)
+    assert answer.problems == ()
+    assert answer.output == ((8, 9) if ask.new_tokens else ())
+    assert answer.stopped == (ask.stop is not None)
+    scored = [(1, 6, -1.5), (2, 7, -2.25)] if ask.score_from is not None else []
+    drawn = [(3, 8, -0.5), (4, 9, -1.5)] if ask.new_tokens else []
+    assert [(row.position, row.token, row.logprob) for row in answer.rows] == [
+        (position, token, float32_bits(logprob)) for position, token, logprob in scored + drawn
+    ]
+    assert all(len(row.top) == 2 for row in answer.rows)
+
+
+@pytest.mark.parametrize("name", RECORDED["answers in parts"])
+def test_streams_of_wholes_and_of_parts_are_the_same_answer(name: str) -> None:
+    cumulative = streamed(name, "answers", {})
+    in_parts = streamed(name, "answers in parts", {"incremental_streaming_output": True})
+    assert in_parts == cumulative
+    assert (cumulative.num_frames, cumulative.problems) == (2, ())
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_simulated_answer_has_no_field_that_the_real_one_has_not(name: str) -> None:
+    wire = Wire("http://fake", transport=InProcess(FakeSGLang(FakeEngine())))
+    (simulated,) = asyncio.run(wire.post("/generate", generate_body([ASKS[name]])))
+    real = RECORDED["answers"][name][-1]
+    assert simulated.keys() <= real.keys()
+    assert simulated["meta_info"].keys() <= real["meta_info"].keys()
+    for field, value in simulated["meta_info"].items():
+        assert _shape(value) == _shape(real["meta_info"][field]), field
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _shape(value: Any) -> Any:
+    """Types and lengths, not values; an object by its type alone."""
+    if isinstance(value, list):
+        return [_shape(one) for one in value]
+    return type(value).__name__
