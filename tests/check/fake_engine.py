@@ -51,6 +51,7 @@ class FakeRequest:
     seeded: bool = True
     salt: str = ""
     stop: int | None = None
+    top: int = 0
     number: int = 0
     output: list[int] = field(default_factory=list)
     scores: list[tuple[int, np.ndarray]] = field(default_factory=list)
@@ -112,6 +113,7 @@ class FakeEngine:
         self.weights = 0
         self.hung_up = False
         """A request that had decoded was aborted, and none has come since."""
+        self.flushed = False
         self.starts = 1
         self._task: asyncio.Task[None] | None = None
 
@@ -149,6 +151,7 @@ class FakeEngine:
     def flush(self) -> bool:
         if self.waiting:
             return False
+        self.flushed = True
         self.tree.clear()
         self.free.clear()
         self.memory.clear()
@@ -249,12 +252,28 @@ class FakeEngine:
         request.pages = matched
         request.computed = request.cached = len(matched) * self.page
         request.stale, self.hung_up = self.hung_up, False
+        request.stale |= self.defect == "after_flush" and self.flushed
+        self.flushed = False
+        if self.defect == "page_hash" and request.use_cache:
+            self._match_anywhere(request, limit)
         if self.defect == "unfinished_page":
             self._take_over(request, limit)
         if request.preempted:
             request.cached = 0  # what an answer reports is the first admission's; here always none
         if self.defect == "cached_count" and matched:
             request.cached += self.page
+
+    def _match_anywhere(self, request: FakeRequest, limit: int) -> None:
+        """Pages by their own ids. Keys know what was before them; the hash of a page here doesn't, so it is changed."""
+        pages = {key[-self.page :]: page for key, page in self.tree.items()}
+        while (len(request.pages) + 1) * self.page <= limit:
+            start = len(request.pages) * self.page
+            page = pages.get(tuple(request.prompt[start : start + self.page]))
+            if page is None:
+                break
+            request.pages.append(self._allocate())
+            self.memory[request.pages[-1]] = mix(self.memory[page], 1)
+        request.computed = request.cached = len(request.pages) * self.page
 
     def _take_over(self, request: FakeRequest, limit: int) -> None:
         """The pages of a request with the same beginning count as computed once they are planned."""
@@ -387,6 +406,9 @@ class FakeEngine:
             "resumed_late": request.preempted and position - len(request.prompt) >= WINDOW,
             "two_scores": position < len(request.prompt) - 1
             and any(self._is_scored_beside(request, other) for other in self.waiting),
+            "after_flush": request.stale and position <= len(request.prompt),
+            "top_one": request.top == 1,
+            "long_neighbour": any(one is not request and one.pages and len(one.known) > 70 for one in self.waiting),
             "stale_slot": request.stale and position < len(request.prompt) + 2,
             "sibling": decoding and any(self._is_elder_branch(request, other) for other in self.waiting),
         }.get(self.defect, False)

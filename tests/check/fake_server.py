@@ -124,6 +124,7 @@ class FakeServer:
             seeded=spec["seed"] is not None,
             stream=stream,
             stop=spec["stop"],
+            top=spec["top"],
         )
 
     def _item(self, request: FakeRequest, spec: dict[str, Any], trouble: str = "", dropped: int = -1) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
+from statistics import mean
 from unittest.mock import patch
 
 from rich.console import Console
@@ -49,6 +52,10 @@ EXPECTED = {
     "greedy_draws": Kind.WISHES,
     "two_scores": Kind.WISHES,
     "unfinished_page": Kind.CACHE,
+    "page_hash": Kind.CACHE,
+    "long_neighbour": Kind.PADDING,
+    "after_flush": Kind.FIRST,
+    "top_one": Kind.TOP,
     "late_stop": Kind.STOP,
     "stale_slot": Kind.ABORT,
     "every_64": Kind.CACHE,
@@ -69,6 +76,20 @@ GRADED = (
 """Defects that can be weak: they then spoil one in n of the rows that have their cause."""
 
 
+STRENGTHS = (1, 2, 4, 8, 16, 32, 64)
+ENOUGH_EXPECTED = 6.0
+"""Events that a run must be expected to have: below, not to see a defect is luck as well."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One trial to come. No defect: a clean server."""
+
+    defect: str
+    strength: int
+    seed: int
+
+
 @dataclass(frozen=True)
 class Outcome:
     defect: str
@@ -82,6 +103,30 @@ class Outcome:
     @property
     def named(self) -> bool:
         return self.kinds[:1] == (EXPECTED[self.defect],)
+
+
+def draws(count: int) -> list[Draw]:
+    """Random defects of random strengths."""
+    random = Random(0)
+    drawn = []
+    for _ in range(count):
+        defect = random.choice(sorted(EXPECTED))
+        strength = random.choice(STRENGTHS) if defect in GRADED else 1
+        drawn.append(Draw(defect, strength, random.randrange(10**6)))
+    return drawn
+
+
+def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those with enough expected events: as many as this defect has in all its trials, each at full strength, over the
+    strength. What really happened in a trial doesn't decide whether it counts."""
+    at_full: dict[str, list[int]] = {}
+    for one in outcomes:
+        at_full.setdefault(one.defect, []).append(one.events * one.strength)
+    return [one for one in outcomes if mean(at_full[one.defect]) / one.strength >= ENOUGH_EXPECTED]
+
+
+def run_draw(draw: Draw) -> Outcome:
+    return trial(draw.defect, draw.strength, draw.seed)
 
 
 def trial(defect: str, strength: int = 1, seed: int = 0) -> Outcome:

@@ -31,7 +31,7 @@ def company(clues: Clues) -> Diagnosis | None:
                 uneven.add(one.differs)
         if uneven.differing:
             evidence.append(("unequal lengths in one batch", str(uneven)))
-            summary = "batches of equal lengths are right, of unequal ones not: what pads them to one length leaks"
+            summary = "batches of equal lengths are right, of unequal ones not: the longest decides, or padding leaks"
             return Diagnosis(Kind.PADDING, sure, summary, evidence)
         summary = "rows differ only while another request is prefilled or joins, not in steady batches"
         return Diagnosis(Kind.MIXED, sure, summary, evidence)

@@ -25,6 +25,7 @@ class Factor(StrEnum):
     SERVER = "other server"
     LENGTH = "scored in a longer prompt against in a shorter one"
     TEMPERATURE = "at another temperature"
+    TOP = "another number of top logprobs"
     EPOCH = "after a restart or update against before"
 
 
@@ -75,6 +76,7 @@ def factors(meeting: Meeting, other: Setting, *, perhaps: bool = True) -> Factor
         Factor.SERVER: first.server != other.server,
         Factor.LENGTH: meeting.first_phase == meeting.phase == "scored" and shorter != longer,
         Factor.TEMPERATURE: first.temperature != other.temperature,
+        Factor.TOP: first.top != other.top,
         Factor.EPOCH: first.epoch != other.epoch,
     }
     return frozenset(factor for factor, differs in unequal.items() if differs)

@@ -23,6 +23,7 @@ from zerokl.check.cases.sampled import sampled, samples
 from zerokl.check.cases.stops import stops
 from zerokl.check.cases.streams import streams
 from zerokl.check.cases.sweep import sweep
+from zerokl.check.cases.transplants import transplants
 from zerokl.check.cases.twins import twins
 from zerokl.check.cases.warm import warm_prefix
 from zerokl.check.clues import Diagnosis, Kind
@@ -57,7 +58,7 @@ async def widths(lab: Lab, first: int = 800) -> None:
 
 async def uneven(lab: Lab, first: int = 850) -> None:
     """Short prompts of unequal lengths in one batch: what pads them to one length has something to leak."""
-    lengths = (3, 9, 5, 4)[: lab.widest]
+    lengths = (3, 9, 5, 4, 6 * lab.page)[: lab.widest]
     new_tokens = max(16, lab.sizes.new_tokens)
     asks = [
         lab.greedy(lab.prompts.prompt(length, first + n, "random"), new_tokens).unscored()
@@ -74,6 +75,7 @@ async def cache(lab: Lab) -> None:
     if {Can.FLUSH, Can.CACHED_COUNT} <= lab.target.abilities:
         await branches(lab)
     if lab.can(Can.FLUSH):
+        await transplants(lab)
         await twins(lab)
 
 
@@ -108,6 +110,7 @@ ON: dict[Kind, Experiment] = {
     Kind.SEED: seeds,
     Kind.SCALED: sampled,
     Kind.STOP: stops,
+    Kind.TOP: mixture,
     Kind.WISHES: mixture,
     Kind.ABORT: hang_ups,
     Kind.PREEMPTION: pressure,

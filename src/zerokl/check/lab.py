@@ -72,6 +72,7 @@ class Lab:
         self._prefixes = PrefixModel(facts.page_size or 1, room, facts.cache_page or 0)
         self._watch: Watch | None = None
         self._number = 0
+        self._flushed = False
 
     # Facts
 
@@ -125,6 +126,7 @@ class Lab:
         if self.can(Can.FLUSH):
             await self.target.flush()
             self._prefixes.flush()
+            self._flushed = True
 
     def new_epoch(self) -> None:
         """The server is another than before, and its cache is empty."""
@@ -287,6 +289,7 @@ class Lab:
     def _recorded(
         self, groups: Sequence[Sequence[Answer]], setting: Setting, low: Sequence[int], high: Sequence[int]
     ) -> list[list[Answer]]:
+        setting, self._flushed = replace(setting, first=self._flushed), False
         for place, group in enumerate(groups):
             for answer in group:
                 neighbours = max(setting.neighbours, len(groups) - 1, answer.ask.samples - 1)
@@ -309,6 +312,7 @@ class Lab:
             cached_tokens=answer.cached_tokens,
             prompt_tokens=len(answer.ask.ids),
             temperature=answer.ask.temperature,
+            top=answer.ask.top,
         )
         tally = self.tally
         comparison = self.ledger.observe(

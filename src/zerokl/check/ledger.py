@@ -44,6 +44,9 @@ class Setting:
     perhaps_cached: bool = False
     """The server doesn't count cached tokens, but has computed the prompt's beginning before."""
     temperature: float = 0.0
+    top: int = 0
+    first: bool = False
+    """Nothing was asked between the last flush and this."""
     epoch: int = 0
     """Of the server: it grows with each restart and each update of weights."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from zerokl.check.batches import company
 from zerokl.check.bits import from_bits
 from zerokl.check.clues import (
+    ENOUGH_EXPECTED,
     EXPLAINS,
     Clues,
     Diagnosis,
@@ -42,8 +43,20 @@ def unrepeatable(clues: Clues) -> Diagnosis | None:
         Kind.UNREPEATABLE,
         "high" if same.differing >= 3 else "medium",
         "the same request, alone and under equal circumstances, doesn't repeat: races, atomics, or time",
-        [("nothing unequal", str(same)), ("anything unequal", str(rest))],
+        [("nothing unequal", str(same)), ("anything unequal", str(rest)), *_since(clues)],
     )
+
+
+def _since(clues: Clues) -> list[tuple[str, str]]:
+    """Whether it began in the middle of the run."""
+    start = min(one.comparison.setting.number for one in clues.differing)
+    before = Count()
+    for one in clues.found:
+        if one.comparison.setting.number < start:
+            before.add(one.differs)
+    if before.rows < len(clues.found) / 10:
+        return []
+    return [(f"before answer #{start}", str(before))]
 
 
 def seeds(clues: Clues) -> Diagnosis | None:
@@ -63,6 +76,25 @@ def seeds(clues: Clues) -> Diagnosis | None:
 def temperatures(clues: Clues) -> Diagnosis | None:
     summary = "the same row has other logprobs at another temperature: they are taken after it, not before"
     return one_factor(clues, Factor.TEMPERATURE, Kind.SCALED, summary)
+
+
+def tops(clues: Clues) -> Diagnosis | None:
+    summary = "logprobs depend on how many of them are asked for"
+    return one_factor(clues, Factor.TOP, Kind.TOP, summary)
+
+
+def firsts(clues: Clues) -> Diagnosis | None:
+    """Of requests under equal circumstances, those differ of which one was the first since the cache was emptied."""
+    same, unequal = Count(), Count()
+    for one in clues.found:
+        if one.factors == NOTHING:
+            first, other = one.sides
+            (unequal if first.first != other.first else same).add(one.differs)
+    if not unequal.differing or same.differing or same.rows * unequal.rate < ENOUGH_EXPECTED:
+        return None
+    evidence = [("one of them first after a flush", str(unequal)), ("both or neither", str(same))]
+    summary = "whoever is first after a flush gets other numbers: memory that isn't cleared, or a start that isn't done"
+    return Diagnosis(Kind.FIRST, "high" if unequal.differing >= 3 else "medium", summary, evidence)
 
 
 def ends(clues: Clues) -> Diagnosis | None:
@@ -247,8 +279,10 @@ RULES: tuple[Callable[[Clues], Diagnosis | None], ...] = (
     preemptions,
     beginnings,
     temperatures,
+    tops,
     wishes,
     ends,
+    firsts,
     unrepeatable,
     seeds,
     streams,
