@@ -63,8 +63,8 @@ class FakeRequest:
     done: bool = False
     preempted: bool = False
     stale: bool = False
-    hashes: list[int] = field(default_factory=list)
-    """Of its own tokens: what the hash of a row's keys would be if no page were anybody else's."""
+    hashes: list[tuple[int, int]] = field(default_factory=list)
+    """By position: what the hash of a row's keys would be if no page were anybody else's; and of its last page."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -179,7 +179,7 @@ class FakeEngine:
 
     async def _loop(self) -> None:
         while self.waiting:
-            for _ in range(6):  # arrivals and readers get their turn, as they do while a real step runs
+            for _ in range(4):  # arrivals and readers get their turn, as they do while a real step runs
                 await asyncio.sleep(0)
             self._step()
 
@@ -432,15 +432,13 @@ class FakeEngine:
 
     def _own(self, request: FakeRequest, position: int) -> int:
         """The state of this row, had every page been filled by the request itself."""
-        while len(request.hashes) <= position:
-            number = len(request.hashes)
-            first = number - number % self.page
-            before = request.hashes[first - 1] if first else 17
-            memory = 0
-            for token in request.known[first : number + 1]:
-                memory = mix(memory, token + 1009 * self.weights)
-            request.hashes.append(mix(before, memory))
-        return request.hashes[position]
+        hashes = request.hashes
+        for number in range(len(hashes), position + 1):
+            before = hashes[number - number % self.page - 1][0] if number >= self.page else 17
+            memory = hashes[-1][1] if number % self.page else 0
+            memory = mix(memory, request.known[number] + 1009 * self.weights)
+            hashes.append((mix(before, memory), memory))
+        return hashes[position][0]
 
     def _draw(self, request: FakeRequest, row: np.ndarray, position: int, slot: int) -> int:
         temperature = request.temperature

@@ -47,6 +47,7 @@ def check_served(name: str, folder: Path, cases: tuple[str, ...], pool_tokens: i
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # 25 s of work on an idle machine, and nothing in it depends on how long it takes
 def test_inkling_differs_in_no_value_hits_as_predicted_and_every_event_happens(tmp_path: Path) -> None:
     cases = tuple(case for case in CASES if case not in ("crowd", "order", "pressure"))
     assert check_served("inkling", tmp_path / "model", cases, 2048).values > 20_000

@@ -9,6 +9,8 @@ from zerokl.check.clues import EXPLAINS, Clues, Diagnosis, Kind, accused, confid
 from zerokl.check.contrast import Count, Factor, Sighting
 
 K = TypeVar("K")
+SETTLED = {"widths": 2, "uneven": 6}
+"""Tokens after which all of a batch decode: a long prompt in it may be computed in several steps."""
 
 
 def company(clues: Clues) -> Diagnosis | None:
@@ -52,8 +54,8 @@ def _is_steady(one: Sighting) -> bool:
     """In the middle of an answer of a batch that was sent at once: neighbours neither start nor end here."""
     answer, setting = one.comparison.answer, one.comparison.setting
     index = one.meeting.position - len(answer.ask.ids)
-    if setting.case in ("widths", "uneven"):
-        return 2 <= index < len(answer.output) - 1
+    if setting.case in SETTLED:
+        return SETTLED[setting.case] <= index < len(answer.output) - 1
     in_middle = len(answer.output) // 3 <= index < len(answer.output) - len(answer.output) // 4
     return in_middle and setting.neighbours > 0 and setting.case in ("crowd", "order", "sampled")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from zerokl.check.cases.abort_storm import abort_storm
 from zerokl.check.cases.aborts import aborts
-from zerokl.check.cases.arrivals import long_prefill
+from zerokl.check.cases.arrivals import long_prefill, staggered
 from zerokl.check.cases.branches import branches
 from zerokl.check.cases.chunks import chunks
 from zerokl.check.cases.continued import continued
@@ -40,6 +40,7 @@ FRESH = 1_000_003
 """Added to the seed: other prompts than the run's."""
 ROUNDS, ENOUGH = 4, 40
 """Rare differences need more rows before "never" means anything."""
+JOINING = 8
 PROMPTS_REPEATED, TIMES_REPEATED = 8, 5
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
@@ -68,6 +69,17 @@ async def uneven(lab: Lab, first: int = 850) -> None:
         await lab.reference(ask)
     await lab.flush()
     await lab.together(asks, f"in a batch of {len(asks)} prompts of unequal lengths")
+
+
+async def ages(lab: Lab, first: int = 870) -> None:
+    """Short prompts of one length that join one after the other: their ages differ, and nothing else."""
+    asks = [
+        lab.greedy(lab.prompts.prompt(3, first + n, "random"), 16).unscored() for n in range(min(JOINING, lab.widest))
+    ]
+    for ask in asks:
+        await lab.reference(ask)
+    await lab.flush()
+    await staggered(lab, asks)
 
 
 async def cache(lab: Lab) -> None:
@@ -132,20 +144,23 @@ def fresh(lab: Lab, case: str) -> Lab:
 
 
 async def explore(lab: Lab) -> list[Comparison]:
-    """Batches of known widths, then of unequal lengths, for the diagnosis to look at."""
-    trial = fresh(lab, "widths")
-    even = trial.tally
-    try:
-        for turn in range(ROUNDS):
-            await widths(trial, 800 + 100 * turn)
-            if sum(one.differs for one in sightings(even.comparisons)) >= ENOUGH:
-                return even.comparisons
-        trial.tally = Tally("uneven")
-        for turn in range(ROUNDS):
-            await uneven(trial, 850 + 100 * turn)
-    except CouldNotRun:
-        pass
-    return even.comparisons if trial.tally is even else [*even.comparisons, *trial.tally.comparisons]
+    """Batches of known widths; if they are right, requests that join them; then unequal lengths."""
+    trial, found = fresh(lab, "widths"), list[Comparison]()
+    tried = [("widths", widths), *([("ages", ages)] if lab.can(Can.STREAM) else []), ("uneven", uneven)]
+    for name, experiment in tried:
+        trial.tally = Tally(name)
+        try:
+            for turn in range(ROUNDS):
+                await experiment(trial, 2000 + 100 * turn)
+                if _count(trial.tally.comparisons).differing >= ENOUGH:
+                    break
+        except CouldNotRun:
+            break
+        finally:
+            found += trial.tally.comparisons
+        if _count(trial.tally.comparisons).differing:
+            break
+    return found
 
 
 async def repeat(lab: Lab) -> list[Comparison]:

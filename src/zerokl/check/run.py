@@ -27,9 +27,9 @@ class CaseResult:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Report:
-    """Everything a run found."""
+    """Everything a run found. No repr: asyncio.run makes one of what it returns, and it would hold every value."""
 
     url: str
     facts: Facts

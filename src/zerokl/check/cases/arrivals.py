@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from zerokl.check.answers import Ask
 from zerokl.check.cases.base import Case, Cost
@@ -19,11 +19,12 @@ async def arrivals(lab: Lab) -> None:
         await lab.reference(ask)
     await lab.flush()
     async with lab.watching() as watch:
-        await _staggered(lab, [ask.unscored() for ask in asks])
+        await staggered(lab, [ask.unscored() for ask in asks])
     watch.expect_overlap(2)
 
 
-async def _staggered(lab: Lab, asks: list[Ask]) -> None:
+async def staggered(lab: Lab, asks: Sequence[Ask]) -> None:
+    """Streams, each beginning when the one before has given some tokens."""
     begun = [asyncio.Event() for _ in asks]
 
     async def one(place: int) -> None:
