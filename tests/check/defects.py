@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+WINDOW, TAPS = 40, 4
+"""What the server says that its layers see; only the defects know of it."""
+
 DEFECTS = {
     # name: (what is wrong, the case that must see it)
     "batch_size": ("decode rows depend on how many are decoded together", "crowd"),
@@ -50,3 +57,65 @@ DEFECTS = {
     "seed_of_samples": ("the seed is ignored where several samples are drawn", "samples"),
     "cached_count": ("cached_tokens says a page too many", "warm-prefix"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where and when a row is computed."""
+
+    position: int
+    slot: int
+    """In the batch."""
+    decodes: int
+    """Requests that decode in this step."""
+    ages: int
+    """How many different lengths their outputs have."""
+    decoding: bool
+    mixed: bool
+    """Not all of the step is decoding."""
+    first_of_chunk: bool
+    """Not of the first one."""
+
+
+WRONG_ROWS: dict[str, Callable[[Any, Any, At], bool]] = {
+    # of the engine, the request and where: is this row a little off?
+    "batch_size": lambda engine, request, at: at.decoding and at.decodes > 2,
+    "padding_row": lambda engine, request, at: at.decoding and at.decodes & (at.decodes - 1) != 0,
+    "slot": lambda engine, request, at: at.decoding and 0 < at.slot < at.decodes - 1,
+    "mixed_step": lambda engine, request, at: at.decoding and at.mixed,
+    "late_prefill": lambda engine, request, at: not at.decoding and at.decodes >= 2,
+    "resumed": lambda engine, request, at: request.preempted,
+    "overlap": lambda engine, request, at: at.decoding and at.ages > 1,
+    "chunk_cut": lambda engine, request, at: at.first_of_chunk,
+    "page_edge": lambda engine, request, at: ends_prompt(request, at) and (at.position + 1) % engine.page == 0,
+    "prefill_sum": lambda engine, request, at: ends_prompt(request, at),
+    "bucket": lambda engine, request, at: not at.decoding and len(request.prompt) > 37,
+    "restarted": lambda engine, request, at: engine.starts > 1,
+    "every_fifth": lambda engine, request, at: request.number % 5 == 0,
+    "late_window": lambda engine, request, at: at.decoding and at.position - len(request.prompt) >= WINDOW,
+    "stale_taps": lambda engine, request, at: (
+        not at.decoding and 0 < request.cached <= at.position < request.cached + TAPS - 1
+    ),
+    "resumed_late": lambda engine, request, at: request.preempted and at.position - len(request.prompt) >= WINDOW,
+    "two_scores": lambda engine, request, at: (
+        at.position < len(request.prompt) - 1
+        and any(other is not request and other.score_from >= 0 and not other.output for other in engine.waiting)
+    ),
+    "after_flush": lambda engine, request, at: request.stale and at.position <= len(request.prompt),
+    "top_one": lambda engine, request, at: request.top == 1,
+    "long_neighbour": lambda engine, request, at: any(
+        other is not request and other.pages and len(other.known) > 70 for other in engine.waiting
+    ),
+    "stale_slot": lambda engine, request, at: request.stale and at.position < len(request.prompt) + 2,
+    "sibling": lambda engine, request, at: (
+        at.decoding
+        and any(
+            other.decoding and other.number < request.number and other.pages[:1] == request.pages[:1]
+            for other in engine.waiting
+        )
+    ),
+}
+
+
+def ends_prompt(request: Any, at: At) -> bool:
+    return not at.decoding and at.position == len(request.prompt) - 1

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
+
+from tests.check.defects import WRONG_ROWS, At
 
 VOCAB = 128
 IDS = np.arange(VOCAB, dtype=np.uint64)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-WINDOW, TAPS = 40, 4
-"""What the server says that its layers see; only the defects know of it."""
 SMALL_POOLS = {"resumed": 500, "resumed_late": 700, "evicted_hit": 500, "host_copy": 500}
 
 
@@ -37,6 +38,19 @@ def spread(state: int) -> np.ndarray:
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((value >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+
+
+@lru_cache(maxsize=100_000)
+def logprobs(state: int, *, wrong: bool, other_way: bool) -> np.ndarray:
+    """The row of a state; nobody writes into it, so all who have this state share it."""
+    logits = (spread(state) * 9.0).astype(np.float32)
+    if wrong:
+        logits = logits + np.float32(2e-5) * spread(state ^ 5).astype(np.float32)
+    largest = logits.max()
+    odds = np.exp(logits - largest)
+    row = np.log(odds / odds.sum()) if other_way else logits - (largest + np.log(odds.sum()))
+    row.flags.writeable = False
+    return row
 
 
 @dataclass
@@ -331,7 +345,8 @@ class FakeEngine:
             last = position == len(request.known) - 1
             scored = 0 <= request.score_from <= position < len(request.prompt) - 1
             if last or scored:
-                wrong = self._is_wrong(request, position, slot, decodes, decoding, mixed, ages, cut and offset == 0)
+                at = At(position, slot, decodes, ages, decoding, mixed, first_of_chunk=cut and offset == 0)
+                wrong = self._is_wrong(request, at)
                 row = self._row(request, position, decoding, wrong)
                 if scored:
                     request.scores.append((request.prompt[position + 1], row))
@@ -366,59 +381,14 @@ class FakeEngine:
             state = mix(state, self.memory[page])
         if wrong or state != self._own(request, position):
             self._spoil(request, "row", position)
-        logits = (spread(state) * 9.0).astype(np.float32)
-        if wrong:
-            logits = logits + np.float32(2e-5) * spread(state ^ 5).astype(np.float32)
-        largest = logits.max()
-        if decoding and self.defect == "log_softmax" and self._strikes(request, position):
+        other_way = decoding and self.defect == "log_softmax" and self._strikes(request, position)
+        if other_way:
             self._spoil(request, "row", position)
-            odds = np.exp(logits - largest)
-            return np.log(odds / odds.sum())
-        return logits - (largest + np.log(np.exp(logits - largest).sum()))
+        return logprobs(state, wrong=wrong, other_way=other_way)
 
-    def _is_wrong(
-        self,
-        request: FakeRequest,
-        position: int,
-        slot: int,
-        decodes: int,
-        decoding: bool,
-        mixed: bool,
-        ages: int,
-        cut: bool,
-    ) -> bool:
-        wrong = {
-            "batch_size": decoding and decodes > 2,
-            "padding_row": decoding and decodes & (decodes - 1) != 0,
-            "slot": decoding and 0 < slot < decodes - 1,
-            "mixed_step": decoding and mixed,
-            "late_prefill": not decoding and decodes >= 2,
-            "resumed": request.preempted,
-            "overlap": decoding and ages > 1,
-            "chunk_cut": cut,
-            "page_edge": not decoding and position == len(request.prompt) - 1 and (position + 1) % self.page == 0,
-            "prefill_sum": not decoding and position == len(request.prompt) - 1,
-            "bucket": not decoding and len(request.prompt) > 37,
-            "restarted": self.starts > 1,
-            "every_fifth": request.number % 5 == 0,
-            "late_window": decoding and position - len(request.prompt) >= WINDOW,
-            "stale_taps": not decoding and 0 < request.cached <= position < request.cached + TAPS - 1,
-            "resumed_late": request.preempted and position - len(request.prompt) >= WINDOW,
-            "two_scores": position < len(request.prompt) - 1
-            and any(self._is_scored_beside(request, other) for other in self.waiting),
-            "after_flush": request.stale and position <= len(request.prompt),
-            "top_one": request.top == 1,
-            "long_neighbour": any(one is not request and one.pages and len(one.known) > 70 for one in self.waiting),
-            "stale_slot": request.stale and position < len(request.prompt) + 2,
-            "sibling": decoding and any(self._is_elder_branch(request, other) for other in self.waiting),
-        }.get(self.defect, False)
-        return wrong and self._strikes(request, position)
-
-    def _is_elder_branch(self, request: FakeRequest, other: FakeRequest) -> bool:
-        return other.decoding and other.number < request.number and other.pages[:1] == request.pages[:1]
-
-    def _is_scored_beside(self, request: FakeRequest, other: FakeRequest) -> bool:
-        return other is not request and other.score_from >= 0 and not other.output
+    def _is_wrong(self, request: FakeRequest, at: At) -> bool:
+        rule = WRONG_ROWS.get(self.defect)
+        return rule is not None and rule(self, request, at) and self._strikes(request, at.position)
 
     def _strikes(self, request: FakeRequest, position: int) -> bool:
         """A defect of strength n shows in one of n rows that have its cause: which ones depends on their content, as

@@ -10,7 +10,8 @@ import httpx
 import numpy as np
 import orjson
 
-from tests.check.fake_engine import TAPS, VOCAB, WINDOW, FakeEngine, FakeRequest, mix
+from tests.check.defects import TAPS, WINDOW
+from tests.check.fake_engine import VOCAB, FakeEngine, FakeRequest, mix
 
 
 class FakeServer:

@@ -23,7 +23,7 @@ BUCKETS = (0, 1, 3, 6, 12, 50, 10**9)
 
 
 @click.command()
-@click.option("--trials", default=260, show_default=True, help="Random ones; those with too few events don't count.")
+@click.option("--trials", default=230, show_default=True, help="Random ones; those with too few events don't count.")
 @click.option("--clean", default=200, show_default=True, help="Runs against a server without a defect.")
 @click.option("--seeds", default=5, show_default=True, help="Runs of each defect at each strength.")
 @click.option("--jobs", default=1, show_default=True, help="Processes.")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = ("log_softmax",)
 """One for every run; all of them are in `slow`."""
-TRIALS, DRAWN = 200, 260
+TRIALS, DRAWN = 200, 230
 """So many are to count; so many are drawn, since a weak defect may not be expected to show."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
+PACKED = struct.Struct("<f")
 LOWEST_FLOAT32 = -3.4028234663852886e38
 """What servers print for a logprob of minus infinity."""
 
@@ -12,14 +13,14 @@ LOWEST_FLOAT32 = -3.4028234663852886e38
 def float32_bits(value: float) -> int:
     """The bits of the float32 nearest to `value`, as an unsigned integer."""
     try:
-        return int.from_bytes(struct.pack("<f", value), "little")
+        return int.from_bytes(PACKED.pack(value), "little")
     except OverflowError:
-        return int.from_bytes(struct.pack("<f", math.copysign(math.inf, value)), "little")
+        return int.from_bytes(PACKED.pack(math.copysign(math.inf, value)), "little")
 
 
 def from_bits(bits: int) -> float:
     """The float32 of these bits, widened to a Python float (exact)."""
-    value: float = struct.unpack("<f", bits.to_bytes(4, "little"))[0]
+    value: float = PACKED.unpack(bits.to_bytes(4, "little"))[0]
     return value
 
 

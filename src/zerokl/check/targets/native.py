@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from zerokl.check.answers import Answer, Ask, Phase, Row
-from zerokl.check.bits import float32_bits, is_float32
+from zerokl.check.bits import float32_bits, from_bits
 from zerokl.check.outcome import CouldNotRun
 from zerokl.check.targets.base import Can
 from zerokl.check.wire import Json, Wire
@@ -164,7 +164,6 @@ class NumberReader:
 
     def __init__(self) -> None:
         self.not_float32: list[float] = []
-        self.seen: list[float] = []
 
     def bits(self, value: Json) -> int:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -172,10 +171,10 @@ class NumberReader:
         if math.isnan(value):
             raise ValueError("a logprob is NaN")
         number = float(value)
-        self.seen.append(number)
-        if not is_float32(number):
+        bits = float32_bits(number)
+        if from_bits(bits) != number:
             self.not_float32.append(number)
-        return float32_bits(number)
+        return bits
 
 
 def count_problems(
