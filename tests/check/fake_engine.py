@@ -193,7 +193,7 @@ class FakeEngine:
 
     async def _loop(self) -> None:
         while self.waiting:
-            for _ in range(4):  # arrivals and readers get their turn, as they do while a real step runs
+            for _ in range(3):  # arrivals and readers get their turn, as they do while a real step runs
                 await asyncio.sleep(0)
             self._step()
 

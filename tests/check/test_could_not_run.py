@@ -108,7 +108,7 @@ class NoCounters(FakeEngine):
     [
         (NoCache(), ("warm-prefix", "warm-decode", "branches"), "cached_tokens is 0, expected"),
         (OneAtATime(), ("crowd", "order", "sampled"), "steps of width"),
-        (OneAtATime(), ("arrivals",), "no overlap"),
+        (OneAtATime(), ("arrivals",), "the widest step was 1, not 2"),
         (OneAtATime(), ("long-prefill",), "did not fall into the decode"),
         (NoCounters(), ("crowd", "order"), "0 steps of width"),
         (NoCounters(), ("chunks",), "no chunked prefills was counted"),

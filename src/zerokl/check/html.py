@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from html import escape
 from importlib import resources
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from zerokl.check.plots import histogram, positions
 
 SHOWN_ANSWERS = 12
+SHOWN_EVIDENCE = 10
+"""Lines of evidence before the rest is folded away."""
 STATUSES = ("different", "could not run", "equal", "not possible")
 BEFORE, AFTER = 8, 14
 """Tokens shown around the place where two answers part."""
@@ -58,8 +61,8 @@ def _of(report: dict[str, Any], status: str) -> list[dict[str, Any]]:
 
 
 def _matrix(report: dict[str, Any]) -> str:
-    """The cases in their order; those that this server can't be asked in a list of their own."""
-    ran = [case for case in report["cases"] if case["status"] != "not possible"]
+    """What differs first, then what couldn't run; those that this server can't be asked in a list of their own."""
+    ran = [case for status in STATUSES if status != "not possible" for case in _of(report, status)]
     rest = "".join(
         f"<tr><td>{escape(case['name'])}</td><td>{escape(case['title'])}</td><td>{escape(case['reason'])}</td></tr>"
         for case in _of(report, "not possible")
@@ -100,16 +103,32 @@ def _short(value: float) -> str:
 def _diagnoses(report: dict[str, Any]) -> str:
     cards = []
     for one in report["diagnoses"]:
-        rows = "".join(
-            f"<tr><td>{escape(what)}</td><td class=found>{_rate(found)}{escape(found)}</td></tr>"
-            for what, found in one["evidence"]
-        )
+        shown, folded = _sorted_evidence(one["evidence"])
         cards.append(
             f"<div class=card><h3><span class=word>{escape(one['kind'])}</span>, {escape(one['confidence'])} confidence"
-            f"</h3><p>{escape(_sentence(one['summary']))}</p><div class=scroll><table><tr><th>evidence<th>found</tr>"
-            f"{rows}</table></div></div>"
+            f"</h3><p>{escape(_sentence(one['summary']))}</p>{_evidence(shown)}"
+            f"{_more_evidence(folded)}</div>"
         )
     return f"<h2>Diagnosis</h2>{''.join(cards)}"
+
+
+def _sorted_evidence(lines: list[list[str]]) -> tuple[list[list[str]], list[list[str]]]:
+    """What is shown: the re-runs, what accuses, and that equal circumstances agree. Folded away: other zeros, and what
+    is left."""
+    plain = [line for line in lines if not line[1].startswith("0 of") or line[0].startswith(("re-run", "nothing"))]
+    shown = plain[:SHOWN_EVIDENCE] if plain else lines[:SHOWN_EVIDENCE]
+    return shown, [line for line in lines if line not in shown]
+
+
+def _evidence(lines: list[list[str]]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(what)}</td><td class=found>{_rate(found)}{escape(found)}</td></tr>" for what, found in lines
+    )
+    return f"<div class=scroll><table><tr><th>evidence<th>found</tr>{rows}</table></div>"
+
+
+def _more_evidence(lines: list[list[str]]) -> str:
+    return f"<details><summary>{len(lines)} more</summary>{_evidence(lines)}</details>" if lines else ""
 
 
 def _rate(found: str) -> str:
@@ -120,21 +139,36 @@ def _rate(found: str) -> str:
 def _plots(report: dict[str, Any]) -> str:
     points = [tuple(row) for one in report["divergences"] for row in one["rows"]]
     grid = report["server"]["page_size"] or 0
+    distances = [ulps for _, ulps in points if ulps > 0]
+    sizes = ""
+    if distances:
+        sizes = (
+            "<div class=card><h3>Sizes</h3><p class=soft>Positions by their largest distance in ulps.</p>"
+            f"{histogram(distances)}</div>"
+        )
     marked = f"; grid lines every {grid} tokens, the server's page" if grid > 1 else ""
     return (
         "<h2>Where and how far</h2>"
         f"<div class=card><h3>Differences by position</h3><p class=soft>Distance in ulps (a power of two each line); "
-        f"ticks below the axis: only tokens or rankings differ{marked}.</p>{positions(points, grid)}</div>"
-        f"<div class=card><h3>Sizes</h3><p class=soft>Positions by their largest distance in ulps.</p>"
-        f"{histogram([ulps for _, ulps in points if ulps > 0])}</div>"
+        f"ticks below the axis: only tokens, rankings or ends differ{marked}.</p>{positions(points, grid)}</div>{sizes}"
     )
 
 
 def _answers(report: dict[str, Any]) -> str:
-    shown = report["divergences"][:SHOWN_ANSWERS]
+    shown = _of_every_case(report["divergences"])
     more = len(report["divergences"]) - len(shown)
     rest = f"<p class=soft>... and {more} more, all of them in the JSON report.</p>" if more else ""
     return "<h2>Answers that differ</h2>" + "".join(_answer(report, one) for one in shown) + rest
+
+
+def _of_every_case(divergences: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first of each case, then the second of each, until there are enough; in the order of the run."""
+    turns = Counter[str]()
+    ranked = []
+    for place, one in enumerate(divergences):
+        ranked.append((turns[one["case"]], place))
+        turns[one["case"]] += 1
+    return [divergences[place] for _, place in sorted(sorted(ranked)[:SHOWN_ANSWERS], key=lambda item: item[1])]
 
 
 def _answer(report: dict[str, Any], one: dict[str, Any]) -> str:
@@ -170,8 +204,11 @@ def _values(one: dict[str, Any]) -> str:
     rows = []
     unique = [item for index, item in enumerate(one["differences"]) if item not in one["differences"][:index]]
     for item in unique[:12]:  # a chosen token's logprob stands in its top-k row, too
-        what = f"logprob of {item['token']}" if item["kind"] == "logprob" else item["kind"]
-        sides = "".join(f"<td class=mono>{escape(_value(item[side]))}</td>" for side in ("first", "other"))
+        what = f"{item['kind']} of {item['token']}" if item["kind"] == "logprob" else item["kind"]
+        if item["kind"] == "end":
+            what = f"end, with {item['token']} as a stop"
+        shown = _end if item["kind"] == "end" else _value
+        sides = "".join(f"<td class=mono>{escape(shown(item[side]))}</td>" for side in ("first", "other"))
         phases = f"{item['first_phase']} / {item['other_phase']}"
         rows.append(f"<tr><td class=number>{item['position']}</td><td>{what}</td>{sides}<td>{phases}</td></tr>")
     return (
@@ -183,6 +220,10 @@ def _values(one: dict[str, Any]) -> str:
 
 def _value(side: Any) -> str:
     return f"{side['logprob']:.9g} ({side['bits']})" if isinstance(side, dict) else " ".join(map(str, side))
+
+
+def _end(side: list[int]) -> str:
+    return "ends here" if side[0] else "goes on"
 
 
 def _curl(report: dict[str, Any], one: dict[str, Any]) -> str:
@@ -221,6 +262,8 @@ def _native_body(ask: dict[str, Any]) -> dict[str, Any]:
     sampling = {"temperature": ask["temperature"], "max_new_tokens": ask["new_tokens"], "ignore_eos": True}
     if ask["seed"] is not None:
         sampling["sampling_seed"] = ask["seed"]
+    if ask.get("stop") is not None:
+        sampling |= {"stop_token_ids": [ask["stop"]], "ignore_eos": False}
     return {
         "input_ids": ask["ids"],
         "sampling_params": sampling,

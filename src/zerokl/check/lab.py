@@ -24,6 +24,7 @@ SHARED_BEGINNING = 4
 """Ids that two texts begin with alike to make one think that the second was cached."""
 USUAL_WINDOWS, USUAL_TAPS = (512,), 4
 """Where the server doesn't say what its layers see."""
+SETTLING_ANSWERS, LONGEST_SETTLING_S = 8, 10.0
 WARM_BY_TIME = 0.6
 """Where no count of cached tokens exists: a warm prompt's answer must take less than this part of the cold one's."""
 
@@ -143,6 +144,11 @@ class Lab:
         """Answers that are no business of the ledger."""
         self.num_unrecorded += len(asks)
         return [group[0] for group in await self.target.ask(asks)]
+
+    async def settle(self) -> None:
+        """Time for a server that answers on although its client is gone, so that who comes next is alone."""
+        if not self.can(Can.COUNTERS):
+            await asyncio.sleep(min(LONGEST_SETTLING_S, SETTLING_ANSWERS * self.usual_answer_s))
 
     async def flush_first_tier(self) -> None:
         """Of a cache with two: all that is cached is then on the second."""

@@ -41,9 +41,7 @@ def positions(points: Sequence[tuple[int, ...]], grid: int) -> str:
 
 
 def histogram(distances: Sequence[int]) -> str:
-    """Counts by the power of two below each distance."""
-    if not distances:
-        return "<p class=soft>No logprob differs, only tokens or rankings.</p>"
+    """Counts by the power of two below each distance; there is at least one."""
     counts = Counter(distance.bit_length() - 1 for distance in distances)
     powers = range(max(counts) + 1)
     most = max(counts.values())

@@ -73,7 +73,8 @@ class Watch:
             self.expect_overlap(width)
             return
         seen = self.counted.widths.get(width, 0)
-        words = f"{seen} steps of width {width}, expected {steps} or more (widths: {self.counted.widths})"
+        wide = max(self.counted.widths, default=0)
+        words = f"{seen} steps of width {width}, expected {steps} or more; the widest was {wide}"
         self._judge(seen >= steps, f"decode steps of width {width}", words)
 
     def expect_overlap(self, width: int) -> None:
@@ -82,7 +83,7 @@ class Watch:
         if self._counting:
             wide = max(self.counted.widths, default=0)
             self._judge(
-                wide >= width, f"decode steps of width {width} or more", f"no overlap: widths {self.counted.widths}"
+                wide >= width, f"decode steps of width {width} or more", f"the widest step was {wide}, not {width}"
             )
         else:
             open_at_once = most_open(self.spans)

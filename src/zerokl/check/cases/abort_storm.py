@@ -61,6 +61,7 @@ async def abort_storm(lab: Lab) -> None:
                 pause_s /= 2  # all of them had their first token already
     _judge(lab, gone)
     watch.expect_some("aborted requests", watch.counted.aborted)
+    await lab.settle()
     lab.may_be_cached(sent)
     for ask in sent:
         await lab.alone(_short(ask), "warm from what a hung-up client left")

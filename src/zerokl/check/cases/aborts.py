@@ -32,6 +32,7 @@ async def aborts(lab: Lab) -> None:
             gone += sum(taken is not None for taken in await asyncio.gather(*leavers))
     lab.happened(gone > 0, "streams closed in the middle", "no stream could be closed before its end")
     watch.expect_some("aborted requests", watch.counted.aborted)
+    await lab.settle()
     await lab.flush()
     for target in targets:
         await lab.alone(target.unscored(), "after others hung up")

@@ -49,7 +49,7 @@ def _judge(lab: Lab, ask: Ask, answer: Answer) -> None:
     lab.happened(
         answer.stopped and not leaked,
         "answers ended at their stop",
-        f"{leaked} tokens after the stop" if leaked else f"an answer ended by {answer.finish!r}, not at its stop",
+        f"tokens after the stop: {leaked}" if leaked else f"an answer ended by {answer.finish!r}, not at its stop",
     )
 
 
