@@ -1,4 +1,4 @@
-"""The simulated SGLang against the real one's code: `recorded/` has what that makes of requests, and its answers."""
+"""Adapters and simulated servers against recordings: of SGLang's own code, and of a real chat route (`recorded/`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import orjson
 import pytest
 
 from tests.check.fake_engine import FakeEngine
-from tests.check.fake_peers import FakeSGLang
+from tests.check.fake_peers import FakeChat, FakeSGLang
 from tests.check.fake_server import InProcess
 from tests.check.recorded.record_sglang import ASKS
-from zerokl.check.answers import Answer
+from zerokl.check.answers import Answer, Ask
 from zerokl.check.bits import float32_bits
+from zerokl.check.targets.chat import ChatTarget
 from zerokl.check.targets.native import generate_body, parse_answer, stream_body
 from zerokl.check.targets.sglang import SGLangTarget
 from zerokl.check.wire import Wire
@@ -24,6 +25,8 @@ from zerokl.suites import register_cpu_ci
 register_cpu_ci(est_time=1, stage="base-a", runner_config="cpu-small")
 
 RECORDED = orjson.loads((Path(__file__).parent / "recorded" / "sglang-0.5.23.json").read_bytes())
+CHAT = orjson.loads((Path(__file__).parent / "recorded" / "llama-cpp-chat.json").read_bytes())
+HELLO = Ask(tuple(map(ord, "Say hi")), 3, top=2)
 LISTED = ("sampling_params", "logprob_start_len", "top_logprobs_num")
 
 
@@ -36,6 +39,10 @@ class Replay:
     async def frames(self, path: str, body: Any) -> AsyncIterator[Any]:
         for frame in self._frames:
             yield frame
+
+    async def post(self, path: str, body: Any) -> Any:
+        assert CHAT["body"].items() <= body.items()
+        return CHAT["whole"]
 
 
 def streamed(name: str, key: str, info: dict[str, Any]) -> Answer:
@@ -92,6 +99,39 @@ def test_simulated_answer_has_no_field_that_the_real_one_has_not(name: str) -> N
     assert simulated["meta_info"].keys() <= real["meta_info"].keys()
     for field, value in simulated["meta_info"].items():
         assert _shape(value) == _shape(real["meta_info"][field]), field
+
+
+def test_real_chat_route_answers_what_was_asked_whole_and_streamed() -> None:
+    target = ChatTarget(Replay(CHAT["frames"]), "m")  # type: ignore[arg-type]
+    ((whole,),) = asyncio.run(target.ask([HELLO]))
+    (parts,) = asyncio.run(target.stream(HELLO, lambda _: None))
+    assert (whole.rows, whole.output, whole.problems) == (parts.rows, parts.output, ())
+    assert parts.num_frames == 3
+    assert whole.rows[0].logprob == float32_bits(-2.3221662044525146)
+    assert whole.rows[0].top[0] == (whole.output[0], whole.rows[0].logprob)
+
+
+def test_pieces_of_a_character_are_told_apart_by_their_bytes() -> None:
+    entries = [{"token": "\ufffd", "bytes": [byte], "logprob": -1.0, "top_logprobs": []} for byte in (240, 159)]
+    reply = {"choices": [{"index": 0, "logprobs": {"content": entries}}]}
+    target = ChatTarget(Replay([reply]), "m")  # type: ignore[arg-type]
+    (answer,) = asyncio.run(target.stream(HELLO, lambda _: None))
+    assert len(set(answer.output)) == 2
+
+
+def test_simulated_chat_has_no_field_that_the_real_one_has_not() -> None:
+    wire = Wire("http://fake", transport=InProcess(FakeChat(FakeEngine())))
+    simulated = asyncio.run(wire.post("/v1/chat/completions", CHAT["body"]))
+    assert _within(simulated, CHAT["whole"])
+
+
+def _within(simulated: Any, real: Any) -> bool:
+    """Field by field; of lists the first item stands for all."""
+    if isinstance(simulated, dict):
+        return all(name in real and _within(value, real[name]) for name, value in simulated.items())
+    if isinstance(simulated, list):
+        return not simulated or _within(simulated[0], real[0])
+    return isinstance(simulated, type(real))
 
 
 def _listed(value: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from zerokl.check.answers import Answer, Ask, Phase, Row
 from zerokl.check.outcome import CouldNotRun
 from zerokl.check.targets.base import Can, Counters, Facts
-from zerokl.check.targets.completions import token_id
+from zerokl.check.targets.completions import TOKEN_ID, pseudo_id, token_id
 from zerokl.check.targets.native import NumberReader, count_problems
 from zerokl.check.wire import Json, Wire
 
@@ -103,7 +103,7 @@ def _answer(ask: Ask, choice: Json, sample: int, frames: int) -> Answer:
     """An answer may end early: chat routes have no ignore_eos, so a short one is no problem."""
     reader = NumberReader()
     entries = choice["logprobs"]["content"]
-    output = tuple(token_id(item["token"]) for item in entries)
+    output = tuple(_name(item) for item in entries)
     rows = tuple(_row(ask, index, item, reader) for index, item in enumerate(entries))
     problems = [] if len(output) <= ask.new_tokens and output else count_problems(ask, output, None, None)
     return Answer(
@@ -117,7 +117,14 @@ def _answer(ask: Ask, choice: Json, sample: int, frames: int) -> Answer:
     )
 
 
+def _name(item: Json) -> int:
+    """By its bytes where they are told: pieces of one character all have the replacement sign as their text."""
+    if item.get("bytes") and not item["token"].startswith(TOKEN_ID):
+        return pseudo_id(bytes(item["bytes"]))
+    return token_id(item["token"])
+
+
 def _row(ask: Ask, index: int, item: Json, reader: NumberReader) -> Row:
-    top = tuple((token_id(one["token"]), reader.bits(one["logprob"])) for one in item.get("top_logprobs") or [])
+    top = tuple((_name(one), reader.bits(one["logprob"])) for one in item.get("top_logprobs") or [])
     phase: Phase = "decoded" if index else "first"
-    return Row(len(ask.ids) + index, token_id(item["token"]), reader.bits(item["logprob"]), top, phase)
+    return Row(len(ask.ids) + index, _name(item), reader.bits(item["logprob"]), top, phase)

@@ -19,9 +19,11 @@ PSEUDO_IDS = 2**32
 
 def token_id(text: str) -> int:
     """The id of a token named `token_id:N`, or a number that stands for its text."""
-    if text.startswith(TOKEN_ID):
-        return int(text[len(TOKEN_ID) :])
-    return PSEUDO_IDS + int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little")
+    return int(text[len(TOKEN_ID) :]) if text.startswith(TOKEN_ID) else pseudo_id(text.encode())
+
+
+def pseudo_id(content: bytes) -> int:
+    return PSEUDO_IDS + int.from_bytes(hashlib.blake2b(content, digest_size=4).digest(), "little")
 
 
 def completion_body(ask: Ask, *, echo: bool = False, model: str = "", **more: Json) -> dict[str, Json]:
