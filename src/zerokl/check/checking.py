@@ -23,6 +23,7 @@ from zerokl.check.run import Report, run_cases, wanted
 from zerokl.check.sizes import DEFAULT, QUICK
 from zerokl.check.targets.base import Target
 from zerokl.check.targets.detect import find_target
+from zerokl.check.targets.torch_model import SCHEME
 from zerokl.check.terminal import Watching
 from zerokl.check.verdicts import diagnose_report
 from zerokl.check.wire import Budget, Wire
@@ -91,6 +92,10 @@ async def run_check(options: Options, console: Console) -> Report:
         return report
     finally:
         await wire.close()
+
+
+def with_scheme(url: str) -> str:
+    return url if "//" in url or url.startswith(SCHEME) else f"http://{url}"
 
 
 def open_wire(options: Options, url: str, budget: Budget) -> Wire:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from zerokl.check.baseline import new_divergences
 from zerokl.check.cases import CASES
-from zerokl.check.checking import Options, run_check
+from zerokl.check.checking import Options, run_check, with_scheme
 from zerokl.check.commands import shell
 from zerokl.check.formats import junit, markdown
 from zerokl.check.html import page
@@ -22,7 +22,6 @@ from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.report import as_json
 from zerokl.check.run import Report
 from zerokl.check.targets.detect import MAKERS
-from zerokl.check.targets.torch_model import SCHEME
 from zerokl.check.terminal import show
 
 
@@ -148,10 +147,6 @@ def finish(report: Report, console: Console, paths: dict[str, Any], baseline: Pa
 
 def exit_status(code: int, fail_on: str) -> int:
     return {"any": code, "different": code if code == 1 else 0, "never": 0}[fail_on]
-
-
-def with_scheme(url: str) -> str:
-    return url if "//" in url or url.startswith(SCHEME) else f"http://{url}"
 
 
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {

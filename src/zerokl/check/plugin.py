@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from zerokl.check.checking import Options, make_lab, open_wire
+from zerokl.check.checking import Options, make_lab, open_wire, with_scheme
 from zerokl.check.divergence import summarise
 from zerokl.check.lab import Lab
 from zerokl.check.outcome import CouldNotRun
@@ -30,9 +30,9 @@ class Consistency:
     """One server. `same` fails the test if any of the circumstances changes a bit of the answer."""
 
     def __init__(self, url: str) -> None:
-        self._options = Options(url)
+        self._options = Options(with_scheme(url))
         self._loop = asyncio.new_event_loop()
-        self._wire = open_wire(self._options, url, Budget())
+        self._wire = open_wire(self._options, self._options.url, Budget())
         self.lab: Lab = self._run_lab()
 
     def same(self, ids: Sequence[int], *, new_tokens: int = 32, crowd: int = 4, repeats: int = 2) -> int:

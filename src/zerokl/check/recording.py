@@ -11,8 +11,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from zerokl.check.checking import Options, make_lab, open_wire
-from zerokl.check.cli import FILE, TEXT, exit_status, finish, run_or_exit, with_scheme
+from zerokl.check.checking import Options, make_lab, open_wire, with_scheme
+from zerokl.check.cli import FILE, TEXT, exit_status, finish, run_or_exit
 from zerokl.check.golden import load, record, replay
 from zerokl.check.outcome import CouldNotRun, Status
 from zerokl.check.run import Report
