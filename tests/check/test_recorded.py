@@ -113,10 +113,24 @@ def test_real_chat_route_answers_what_was_asked_whole_and_streamed() -> None:
 
 def test_pieces_of_a_character_are_told_apart_by_their_bytes() -> None:
     entries = [{"token": "\ufffd", "bytes": [byte], "logprob": -1.0, "top_logprobs": []} for byte in (240, 159)]
+    assert len(set(_answered(entries).output)) == 2
+
+
+def test_tokens_of_one_name_are_left_out_unless_their_ids_are_told() -> None:
+    """Special tokens without a text, seen on a real route: their logprobs were taken for one token's, which moved."""
+    pair = [{"token": "", "bytes": [], "logprob": value} for value in (-1.0, -2.0)]
+    other = {"token": "a", "bytes": [97], "logprob": -3.0}
+    told = [{**one, "id": number} for number, one in enumerate([*pair, other])]
+    (unnamed,) = _answered([{**pair[0], "top_logprobs": [*pair, other]}]).rows
+    assert (unnamed.logprob, len(unnamed.top)) == (None, 1)
+    (named,) = _answered([{**told[0], "top_logprobs": told}]).rows
+    assert (named.logprob, len(named.top)) == (float32_bits(-1.0), 3)
+
+
+def _answered(entries: list[Any]) -> Answer:
     reply = {"choices": [{"index": 0, "logprobs": {"content": entries}}]}
-    target = ChatTarget(Replay([reply]), "m")  # type: ignore[arg-type]
-    (answer,) = asyncio.run(target.stream(HELLO, lambda _: None))
-    assert len(set(answer.output)) == 2
+    (answer,) = asyncio.run(ChatTarget(Replay([reply]), "m").stream(HELLO, lambda _: None))  # type: ignore[arg-type]
+    return answer
 
 
 def test_simulated_chat_has_no_field_that_the_real_one_has_not() -> None:

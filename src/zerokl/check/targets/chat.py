@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from zerokl.check.answers import Answer, Ask, Phase, Row
 from zerokl.check.outcome import CouldNotRun
 from zerokl.check.targets.base import Can, Counters, Facts
-from zerokl.check.targets.completions import TOKEN_ID, pseudo_id, token_id
+from zerokl.check.targets.completions import PSEUDO_IDS, TOKEN_ID, pseudo_id, token_id
 from zerokl.check.targets.native import NumberReader, count_problems
 from zerokl.check.wire import Json, Wire
 
 ROUTE = "/v1/chat/completions"
+TOLD_IDS = 2 * PSEUDO_IDS
 
 
 class ChatTarget:
@@ -118,13 +120,20 @@ def _answer(ask: Ask, choice: Json, sample: int, frames: int) -> Answer:
 
 
 def _name(item: Json) -> int:
-    """By its bytes where they are told: pieces of one character all have the replacement sign as their text."""
+    """By its id where that is told, as llama.cpp does; else by its bytes: pieces of one character all have the
+    replacement sign as their text. Told ids are shifted, since a prompt's "ids" are its characters."""
+    if isinstance(item.get("id"), int):
+        return TOLD_IDS + int(item["id"])
     if item.get("bytes") and not item["token"].startswith(TOKEN_ID):
         return pseudo_id(bytes(item["bytes"]))
     return token_id(item["token"])
 
 
 def _row(ask: Ask, index: int, item: Json, reader: NumberReader) -> Row:
-    top = tuple((_name(one), reader.bits(one["logprob"])) for one in item.get("top_logprobs") or [])
+    """Tokens of one name, such as special ones without a text, are left out: nobody knows which is which."""
+    named = [(_name(one), reader.bits(one["logprob"])) for one in item.get("top_logprobs") or []]
+    times = Counter(name for name, _ in named)
+    chosen, bits = _name(item), reader.bits(item["logprob"])
+    top = tuple((name, value) for name, value in named if times[name] == 1)
     phase: Phase = "decoded" if index else "first"
-    return Row(len(ask.ids) + index, _name(item), reader.bits(item["logprob"]), top, phase)
+    return Row(len(ask.ids) + index, chosen, bits if times[chosen] <= 1 else None, top, phase)
