@@ -12,8 +12,8 @@ from zerokl.check.diagnose import diagnose
 from zerokl.check.targets.base import Facts
 from zerokl.suites import register_cpu_ci
 
-register_cpu_ci(est_time=40, stage="base-b", runner_config="cpu-small")
-register_cpu_ci(est_time=60, stage="nightly", runner_config="cpu-small", nightly=True)
+register_cpu_ci(est_time=55, stage="base-b", runner_config="cpu-small")
+register_cpu_ci(est_time=550, stage="nightly", runner_config="cpu-small", nightly=True)
 
 pytestmark = pytest.mark.slow
 
