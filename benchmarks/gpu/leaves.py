@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from zerokl.ops.choices import LIBRARY, Schedule, Shape, candidates, fallback, leaf_candidates
+from zerokl.ops.choices import Schedule, Shape, candidates, fallback, leaf_candidates
 from zerokl.ops.shards import cut
 from zerokl.ops.triton.admit import inputs, outcome, run
 from zerokl.ops.triton.ways import forbid_split_k
@@ -85,7 +85,7 @@ def main() -> None:
                     try:
                         expected = outcome(reference, kind, given, rows)
                         equal = torch.equal(outcome(way, kind, given, rows), expected)
-                        label = way if way == LIBRARY else "x".join(str(int(part)) for part in way)
+                        label = way if isinstance(way, str) else "x".join(str(int(part)) for part in way)
                         launch = partial(run, way, kind, given, rows)
                         line[label] = round(microseconds(launch), 2) if equal else "differs"
                         given.residual.normal_()

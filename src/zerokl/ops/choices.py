@@ -80,6 +80,8 @@ REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
 LIBRARY = "library"
+LIBRARY_LEAVES = "library leaves"
+"""Equal leaves as one batch of products, then the tree."""
 REFERENCE_LEAVES = "reference leaves"
 """The reference schedule for each leaf, and plain additions."""
 
@@ -202,13 +204,15 @@ def leaf_candidates(shape: Shape) -> list[Way]:
     fits = not shape.biased and shape.columns % LEAF_TILES.columns == 0
     fits = fits and all(length % LEAF_TILES.depth == 0 for length in lengths)
     tiles = [LEAF_TILES] if fits and shape.rows >= LEAF_TILES_FROM else []
-    return [*tiles, leaf_fallback(shape), REFERENCE_LEAVES]
+    library = [LIBRARY_LEAVES] if shape.rows > LIBRARY_FROM and len(set(lengths)) == 1 else []
+    return [*tiles, *library, leaf_fallback(shape), REFERENCE_LEAVES]
 
 
 def leaf_fallback(shape: Shape) -> Schedule:
-    """For leaves side by side: as for one of them alone."""
+    """For leaves side by side: as for one of them alone, in shorter pipelines, so that more programs fit beside."""
     depth = gcd(*(stop - start for start, stop in pairwise((0, *shape.ends))))
-    return fallback(shape._replace(depth=depth, ends=()))
+    chosen = fallback(shape._replace(depth=depth, ends=()))
+    return chosen._replace(stages=max(2, min(chosen.stages, 3)))
 
 
 def fallback(shape: Shape) -> Schedule:

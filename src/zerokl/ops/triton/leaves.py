@@ -5,8 +5,8 @@ Shapes      as in `chain.py`, never gated; ends: where leaves end, the last one 
 Rounding    fp32 throughout; once, to y's type
 Order       each leaf a chain as in `chain.py`, from +0; (0, 1), (2, 3), ..., a missing one passing its sibling through
 Same bits   for every T and row position, for every schedule, and for any number of ranks that share the leaves
-Free        leaves side by side (`leaf_parts`: few rows, the program that comes last adds) or one after the other in one
-            program's registers (`leaf_tiles`: many rows), and all that is free in a chain
+Free        leaves side by side (`leaf_parts`: few rows, the program that comes last adds), as a batch of the library's,
+            or one after the other in one program's registers (`leaf_tiles`: many rows); all that is free in a chain
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import triton.language as tl
 from zerokl.errors import ShapeError
 from zerokl.ops.choices import LeafTiles, Schedule
 from zerokl.ops.triton.chain import empty, run_chain
-from zerokl.ops.triton.numbers import EXACT, begin
+from zerokl.ops.triton.numbers import EARLY, EXACT, begin
 from zerokl.ops.triton.persistent import blocks, processors
 
 MAX_TILES = 1 << 16
+BLOCK = 1024
 MAX_LEAVES = 8
 """On one GPU: the tree is written out in the kernels."""
 
@@ -107,6 +108,21 @@ def stored_tree(parts, size, inside, LEAVES: tl.constexpr):
     if LEAVES > 4:
         total += stored_four(parts, size, inside, 4, LEAVES)
     return total
+
+
+@triton.jit
+def add_parts(parts, bias, y, size, width, LEAVES: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr,
+              BLOCK: tl.constexpr):  # fmt: skip
+    """The tree over parts [LEAVES, T, N] that lie there."""
+    begin()
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    total = stored_tree(parts + at, size, inside, LEAVES)
+    if BIASED:
+        total += tl.load(bias + at % width, mask=inside, other=0.0)
+    if ADDED:
+        total += tl.load(y + at, mask=inside, other=0.0)
+    tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -208,6 +224,17 @@ def run_tiles(x: Any, w: Any, y: Any, ends: tuple[int, ...], way: LeafTiles, add
         *operands, parked, rows, columns, ends, len(ends), way.rows, way.columns, way.depth, way.band, programs, added,
         num_warps=way.warps, num_stages=way.stages, **EXACT,
     )  # fmt: skip
+    return y
+
+
+def run_library(x: Any, w: Any, y: Any, ends: tuple[int, ...], bias: Any = None, added: bool = False) -> Any:
+    """Fill y, or add to it: equal leaves as one batch, which the library multiplies into float32."""
+    (rows, _), columns, leaves = x.shape, y.shape[1], len(ends)
+    batch = x.view(rows, leaves, ends[0]).transpose(0, 1), w.view(columns, leaves, ends[0]).permute(1, 2, 0)
+    parts = torch.bmm(*batch, out_dtype=torch.float32)
+    add_parts[(triton.cdiv(rows * columns, BLOCK),)](
+        parts, bias, y, rows * columns, columns, leaves, bias is not None, added, BLOCK, num_warps=4, **EARLY
+    )
     return y
 
 

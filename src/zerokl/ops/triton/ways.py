@@ -7,11 +7,21 @@ from typing import Any
 import torch
 
 from zerokl.errors import ShapeError
-from zerokl.ops.choices import REFERENCE, Choices, LeafTiles, Packed, Persistent, Schedule, Shape, Way
+from zerokl.ops.choices import (
+    LIBRARY_LEAVES,
+    REFERENCE,
+    Choices,
+    LeafTiles,
+    Packed,
+    Persistent,
+    Schedule,
+    Shape,
+    Way,
+)
 from zerokl.ops.matrix import DeviceMatrix, PackedMatrix
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.finish import finish
-from zerokl.ops.triton.leaves import reference, run_parts, run_tiles
+from zerokl.ops.triton.leaves import reference, run_library, run_parts, run_tiles
 from zerokl.ops.triton.numbers import NARROW
 from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.packed_rows import run_packed
@@ -79,6 +89,8 @@ def compute_leaves(way: Way, x: Any, w: Any, y: Any, ends: tuple[int, ...], bias
         return run_parts(x, w, y, ends, way, bias, added)
     if isinstance(way, LeafTiles):
         return run_tiles(x, w, y, ends, way, added)
+    if way == LIBRARY_LEAVES:
+        return run_library(x, w, y, ends, bias, added)
     return reference(x, w, y, ends, REFERENCE, bias, added)
 
 
