@@ -18,7 +18,8 @@ from zerokl.serve_ray.replica import Replica
 
 log = logging.getLogger(__name__)
 
-ROUTER = "ray.serve.llm.request_router.PrefixCacheAffinityRouter"
+ROUTER = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
+"""Ray's own. Its public name, in ray.serve.llm, can't be imported unless vLLM or SGLang is installed too."""
 TRIES = 3
 """Of a request whose replica ended before it said anything: any other gives the same answer."""
 MAX_ONGOING = 1024

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 
@@ -29,6 +28,7 @@ class Replica:
     async def __init__(self, flags: list[str]) -> None:  # type: ignore[misc]  # Ray awaits it
         """Returns when the server can answer. Raises EngineError if it can't start."""
         self._port = free_port()
+        self._name = f"{socket.gethostname()}:{self._port}"
         read, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "zerokl.serve_ray.server", str(read), *flags, "--frontend", "python"]
         self._process = subprocess.Popen(
@@ -58,20 +58,12 @@ class Replica:
         response = await self._client.send(request, stream=True)
         try:
             headers = [(name, value) for name, value in response.headers.multi_items() if name not in HOP_BY_HOP]
+            headers.append(("x-zerokl-replica", self._name))
             yield response.status_code, headers
             async for piece in response.aiter_raw():
                 yield piece
         finally:
             await response.aclose()
-
-    def process_id(self) -> int:
-        """Of the replica itself."""
-        return os.getpid()
-
-    def __del__(self) -> None:
-        process: Any = getattr(self, "_process", None)
-        if process is not None:
-            process.terminate()
 
 
 def free_port() -> int:

@@ -24,4 +24,4 @@ def of_some_heads(
 
     whole_bias = None if bias is None else (padded(bias[0]), bias[1])
     y = attention(padded(q), replace(kv, sharing=None), scale, after, window, whole_bias)
-    return y.view(rows, -1, size)[:, own].reshape(rows, heads * size)
+    return y.view(rows, -1, size)[:, own].reshape(rows, heads * size).contiguous()  # reshape alone keeps the stride
