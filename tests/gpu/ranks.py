@@ -11,7 +11,7 @@ import torch
 from tests.checkpoints.tiny import make_tiny_llama
 from zerokl import LLM
 
-PROMPTS = [list(range(5, 300)), list(range(9, 40)), [7] * 130]
+PROMPTS = [[5 + i % 270 for i in range(295)], list(range(9, 40)), [7] * 130]
 SHAPE: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 512,

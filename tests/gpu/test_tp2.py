@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.ranks import HEADS, bits_of, need, ranks_of, told
+from tests.gpu.ranks import HEADS, PROMPTS, bits_of, need, ranks_of, told
+from tests.models.families import servable_family
+from zerokl import LLM
 from zerokl.errors import EngineError
 from zerokl.suites import register_cuda_ci
 
@@ -36,6 +38,21 @@ def test_two_gpus_share_eight_leaves_with_and_without_graphs(folder: Path) -> No
     alone = bits_of(folder, "even", tp=1, leaves=8)
     assert bits_of(folder, "even", tp=2, leaves=8, log_level="debug") == alone
     assert bits_of(folder, "even", tp=2, leaves=8, disable_cuda_graph=True, disable_prefill_cuda_graph=True) == alone
+
+
+def test_two_gpus_share_experts_windows_and_convolutions(folder: Path) -> None:
+    """Cached or not, decoded or prefilled, in graphs or not: what two ranks say of a tiny Inkling stays the same."""
+    need(2)
+    path = servable_family(folder / "inkling", "inkling", head_dim=16)
+    found = []
+    for more in ({}, {"disable_cuda_graph": True, "disable_prefill_cuda_graph": True}):
+        options = {"max_total_tokens": 16384, "chunked_prefill_size": 256, "max_running_requests": 16}
+        with LLM(str(path), device="cuda", tp=2, **options, **more) as llm:
+            found += [told(llm), told(llm)]
+            [first] = llm.generate([PROMPTS[0]], max_new_tokens=40, logprobs=True, ignore_eos=True, temperature=1.0)
+            [scored] = llm.generate([first.all_ids], max_new_tokens=0, logprob_start=len(PROMPTS[0]) - 1)
+            assert [one for one in scored.prompt_logprobs or [] if one is not None] == first.logprobs
+    assert all(one == found[0] for one in found)
 
 
 def test_a_rank_that_is_killed_ends_the_group_with_one_error(folder: Path) -> None:

@@ -17,8 +17,8 @@ from zerokl.models.weights import (
     How,
     Place,
     W,
-    check_whole,
     exact_float32,
+    experts_on_gpu,
     matrix,
     number,
     stacked,
@@ -63,12 +63,11 @@ def interleaved(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
 
 
 @takes_packed
-def stacked_pairs(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.DeviceExperts:
+def stacked_pairs(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.AnyMatrix:
     if place.device != "cpu":
-        check_whole(place)
         if isinstance(parts[0], Quantised):
             return device_experts_of([[halves(parts[0][expert])] for expert in range(len(parts[0]))], place.device)
-        return ops.pack_experts(halves(parts[0]), place.device)
+        return experts_on_gpu(halves(parts[0]), place)
     return [matrix([halves(parts[0][expert])], place) for expert in range(len(parts[0]))]
 
 

@@ -160,34 +160,34 @@ def each_expert(parts_per_expert: int) -> How:
     """One matrix per expert, made of that many neighbouring parts."""
 
     @takes_packed
-    def experts(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.DeviceExperts:
+    def experts(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.AnyMatrix:
         starts = range(0, len(parts), parts_per_expert)
         if place.device != "cpu":
-            check_whole(place)
             own = [parts[start : start + parts_per_expert] for start in starts]
             if isinstance(parts[0], Quantised):
                 return device_experts_of(own, place.device)
-            return ops.pack_experts(np.stack([np.concatenate(one) for one in own]), place.device)
+            return experts_on_gpu(np.stack([np.concatenate(one) for one in own]), place)
         return [matrix(parts[start : start + parts_per_expert], place) for start in starts]
 
     return experts
 
 
 @takes_packed
-def stacked(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.DeviceExperts:
+def stacked(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.AnyMatrix:
     """One matrix per expert, from one tensor [X, N, K]."""
     if place.device != "cpu":
-        check_whole(place)
         if isinstance(parts[0], Quantised):
             return device_experts_of([[parts[0][expert]] for expert in range(len(parts[0]))], place.device)
-        return ops.pack_experts(parts[0], place.device)
+        return experts_on_gpu(parts[0], place)
     return [matrix([parts[0][expert]], place) for expert in range(len(parts[0]))]
 
 
-def check_whole(place: Place) -> None:
-    """Raise UnsupportedModel for experts that ranks share, or sum in leaves, on GPUs."""
-    if place.sums or place.wrap is not None:
-        raise UnsupportedModel("--tp and --tp-leaves are not there yet for mixtures of experts on GPUs")
+def experts_on_gpu(stack: np.ndarray, place: Place) -> ops.AnyMatrix:
+    """[X, N, K] side by side; the rank's columns become a shard. Raises UnsupportedModel for several leaves of them."""
+    if place.sums and len(place.leaves) > 1:
+        raise UnsupportedModel("mixtures of experts on GPUs: --tp-leaves is as many as ranks, for now")
+    packed = ops.pack_experts(stack, place.device)
+    return packed if place.wrap is None else place.wrap(packed)
 
 
 def always(config: Any) -> bool:

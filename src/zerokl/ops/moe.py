@@ -59,7 +59,7 @@ def route(
 def experts(
     x: F32,
     gate_up: Sequence[AnyMatrix] | DeviceExperts,
-    down: Sequence[AnyMatrix] | DeviceExperts,
+    down: Sequence[AnyMatrix] | DeviceExperts | InputShard,
     chosen: I32,
     weights: F32,
     *,
@@ -78,7 +78,9 @@ def experts(
     Raises      ShapeError, UnsupportedDtype; EngineError for an expert that isn't there
     Oracle      ops/reference_hybrid.py: experts
     """
-    if isinstance(gate_up, DeviceExperts) or isinstance(down, DeviceExperts):
+    if isinstance(down, InputShard) and on_gpu(x):
+        return gpu().experts_of_ranks(x, gate_up, down, chosen, weights, residual)  # type: ignore[no-any-return]
+    if isinstance(gate_up, DeviceExperts) or isinstance(down, DeviceExperts | InputShard):
         return gpu().experts(x, gate_up, down, chosen, weights, residual)  # type: ignore[no-any-return]
     check_rows("x", x)
     if not gate_up or len(gate_up) != len(down):

@@ -58,7 +58,7 @@ class Group(Protocol):
 class InputShard:
     """Some of the columns of a weight [N, K]: a part of each output's sum."""
 
-    matrix: Matrix | DeviceMatrix
+    matrix: Matrix | DeviceMatrix | DeviceExperts
     group: Any
     """A `Group`; on GPUs a `parallel.peers.PeerGroup`."""
     count: int

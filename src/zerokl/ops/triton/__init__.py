@@ -16,7 +16,7 @@ from zerokl.ops.triton.recurrence import gated_delta, selective_scan, time_steps
 from zerokl.ops.triton.rms_norm import rms_norm
 from zerokl.ops.triton.rope import rope_table, rotate_and_store
 from zerokl.ops.triton.route import route
-from zerokl.ops.triton.shards import logits_of_ranks, rows_of_ranks, summed
+from zerokl.ops.triton.shards import experts_of_ranks, logits_of_ranks, rows_of_ranks, summed
 from zerokl.ops.triton.some_heads import of_some_heads
 from zerokl.ops.triton.swiglu import swiglu
 from zerokl.ops.triton.ways import gated_linear, linear
@@ -27,6 +27,7 @@ __all__ = [
     "convolved",
     "embedding",
     "experts",
+    "experts_of_ranks",
     "gated",
     "gated_delta",
     "gated_linear",

@@ -185,12 +185,17 @@ def sum_answers(
 
 def experts(x: Any, gate_up: Any, down: Any, chosen: Any, weights: Any, residual: Any) -> Any:
     """y, or the residual's own memory; `gate_up`, `down`: `ops.DeviceExperts`."""
+    y = torch.empty(x.shape, dtype=torch.float32, device=x.device) if residual is None else residual
+    return fill(y, x, gate_up, down, chosen, weights, residual is not None)
+
+
+def fill(y: Any, x: Any, gate_up: Any, down: Any, chosen: Any, weights: Any, added: bool) -> Any:
+    """y, filled or added to."""
     (rows, width), top = x.shape, chosen.shape[1]
     schedule = MIXTURES.of(rows * top, len(gate_up), width, down.shape[1])
     answers = answers_of(x, gate_up, down, chosen, schedule)
-    y = torch.empty((rows, width), dtype=torch.float32, device=x.device) if residual is None else residual
     sum_answers[(rows, triton.cdiv(width, 1024))](
-        answers, weights, y, width, weights.stride(0), top, residual is not None, 1024, num_warps=4, **EARLY
+        answers, weights, y, width, weights.stride(0), top, added, 1024, num_warps=4, **EARLY
     )
     return y
 

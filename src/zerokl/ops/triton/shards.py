@@ -12,6 +12,7 @@ import torch
 from zerokl.ops.choices import Shape
 from zerokl.ops.shards import InputShard, VocabularyShard
 from zerokl.ops.triton.chain import empty
+from zerokl.ops.triton.experts import fill
 from zerokl.ops.triton.ways import CHOICES, compute
 
 
@@ -27,6 +28,17 @@ def summed(x: Any, shard: InputShard, bias: Any, residual: Any, wide: bool) -> A
     added = residual is not None
     y = residual if added else empty(x, columns, torch.float32 if wide else None)
     return group.fold(shape, shard.count, bias, y, added)
+
+
+def experts_of_ranks(x: Any, gate_up: Any, shard: InputShard, chosen: Any, weights: Any, residual: Any) -> Any:
+    """`experts` of which each rank has a part of the width: a token's chain over its experts is within each part."""
+    group, shape = shard.group, (len(x), x.shape[1])
+    part = group.place(shape)
+    if not shard.is_empty:
+        fill(part, x, gate_up, shard.matrix, chosen, weights, False)
+    added = residual is not None
+    y = residual if added else empty(x, x.shape[1], torch.float32)
+    return group.fold(shape, shard.count, None, y, added)
 
 
 def logits_of_ranks(x: Any, shard: VocabularyShard) -> Any:
