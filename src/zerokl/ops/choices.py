@@ -199,18 +199,20 @@ def by_blocks(schedule: Schedule) -> Schedule:
 
 
 def leaf_candidates(shape: Shape) -> list[Way]:
-    """The same for a sum in leaves: side by side for few rows, in turn for many."""
+    """The same for a sum in leaves: side by side for few rows, one batch of the library's for many if all are equal."""
     lengths = [stop - start for start, stop in pairwise((0, *shape.ends))]
     fits = not shape.biased and shape.columns % LEAF_TILES.columns == 0
     fits = fits and all(length % LEAF_TILES.depth == 0 for length in lengths)
     tiles = [LEAF_TILES] if fits and shape.rows >= LEAF_TILES_FROM else []
     library = [LIBRARY_LEAVES] if shape.rows > LIBRARY_FROM and len(set(lengths)) == 1 else []
-    return [*tiles, *library, leaf_fallback(shape), REFERENCE_LEAVES]
+    return [*library, *tiles, leaf_fallback(shape), REFERENCE_LEAVES]
 
 
 def leaf_fallback(shape: Shape) -> Schedule:
     """For leaves side by side: as for one of them alone, in shorter pipelines, so that more programs fit beside."""
     depth = gcd(*(stop - start for start, stop in pairwise((0, *shape.ends))))
+    if shape.rows <= 8 and depth <= SHORT_LEAF:
+        return SHORT_LEAVES
     chosen = fallback(shape._replace(depth=depth, ends=()))
     return chosen._replace(stages=max(2, min(chosen.stages, 3)))
 
@@ -266,3 +268,4 @@ LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
 LEAF_TILES = LeafTiles(128, 128, 64, 16, 8, 3)
 LEAF_TILES_FROM = 512
+SHORT_LEAVES, SHORT_LEAF = Schedule(8, 64, 128, True, 4, 3), 512
