@@ -33,9 +33,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         os.environ.setdefault(f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S", "120")
     import ray
     from ray import serve
+    from ray.serve._private import api, client
 
     from zerokl.serve_ray import app
 
+    api.HTTP_PROXY_TIMEOUT = client.HTTP_PROXY_TIMEOUT = 300
     folder = make_tiny_llama(tmp_path_factory.mktemp("ray") / "model", seed=3)
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"port": 18765})

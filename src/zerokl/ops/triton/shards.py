@@ -13,13 +13,13 @@ from zerokl.ops.choices import Shape
 from zerokl.ops.shards import InputShard, VocabularyShard
 from zerokl.ops.triton.chain import empty
 from zerokl.ops.triton.experts import fill
-from zerokl.ops.triton.ways import CHOICES, compute
+from zerokl.ops.triton.ways import CHOICES, compute, narrow
 
 
 def summed(x: Any, shard: InputShard, bias: Any, residual: Any, wide: bool) -> Any:
     """`linear` of a weight whose columns the ranks share; a residual is added to in its place, and returned."""
     columns, depth = shard.matrix.shape
-    group, shape = shard.group, (len(x), columns)
+    x, group, shape = narrow(x), shard.group, (len(x), columns)
     part = group.place(shape)
     if not shard.is_empty:
         ends = shard.matrix.ends or (depth,)  # type: ignore[union-attr]
@@ -43,7 +43,7 @@ def experts_of_ranks(x: Any, gate_up: Any, shard: InputShard, chosen: Any, weigh
 
 def logits_of_ranks(x: Any, shard: VocabularyShard) -> Any:
     """[T, N] f32 on rank 0; the others get their own columns."""
-    columns, depth = shard.matrix.shape
+    x, (columns, depth) = narrow(x), shard.matrix.shape
     part = shard.group.place((len(x), columns))
     compute(CHOICES.of(Shape(len(x), columns, depth, wide=True)), x, shard.matrix.values, part)  # type: ignore[union-attr]
     return shard.group.joined(len(x), shard.bounds)
