@@ -34,6 +34,13 @@ PUNCTUATION_THEN_LETTERS = (
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 )
+DEEPSEEK_LLM = (
+    "[\r\n]",
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+    "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+    "\\s+$",
+    "[一-龥ࠀ-一가-퟿]+",
+)
 RELEASES: dict[str, dict[str, Any]] = {
     "gpt-2": {"byte_level": GPT2_WORDS},
     "smollm": {"steps": DIGITS, "byte_level": GPT2_WORDS},
@@ -47,6 +54,12 @@ RELEASES: dict[str, dict[str, Any]] = {
     "deepseek-v3": {"steps": split("\\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", PUNCTUATION_THEN_LETTERS)},
     "seed-coder": {"steps": split(SEED_CODER)},
     "viking": {"steps": [*split(" ?[^(\\s|.,!?…。，、।۔،)]+"), *DIGITS]},
+    "falcon": {
+        "steps": [{"type": "Punctuation", "behavior": "Contiguous"}],
+        "byte_level": GPT2_WORDS,
+        "after": [{"type": "Digits", "individual_digits": False}, *split("[0-9][0-9][0-9]")],
+    },
+    "deepseek-llm": {"steps": [*split(*DEEPSEEK_LLM), *DIGITS]},
 }
 
 
@@ -56,7 +69,7 @@ def release_json(kind: str, merges: list[str], special: list[str]) -> dict[str, 
     tokens = list(dict.fromkeys([*byte_letters(), *(merge.replace(" ", "") for merge in merges)]))
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    steps = [*release.get("steps", []), byte_level | release.get("byte_level", {})]
+    steps = [*release.get("steps", []), byte_level | release.get("byte_level", {}), *release.get("after", [])]
     return {
         "version": "1.0",
         "truncation": None,

@@ -116,16 +116,22 @@ def _byte_level(vocabulary: Vocabulary, words: PreTokenizer) -> dict[str, Any]:
         fail(vocabulary.file.path, "tokenizer.ggml.merges is missing or not a list of strings")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": words.gpt2_words}
     steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if words.digits else []
-    for pattern in words.patterns:
-        steps.append({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False})
+    if words.punctuation:
+        steps.append({"type": "Punctuation", "behavior": "Contiguous"})
+    steps += map(_split, words.patterns)
+    triples = [{"type": "Digits", "individual_digits": False}, _split("[0-9][0-9][0-9]")] if words.triples else []
     return _tokenizer_json(
         vocabulary,
         merges=merges,
         normalizer={"type": words.normalizer} if words.normalizer else None,
-        pre_tokenizer={"type": "Sequence", "pretokenizers": [*steps, byte_level]},
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [*steps, byte_level, *triples]},
         decoder=byte_level | {"use_regex": True},
         ignore_merges=words.whole_words,
     )
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> dict[str, Any]:

@@ -24,6 +24,10 @@ class PreTokenizer:
     """A word that is in the vocabulary is taken whole, before any merge (Llama 3)."""
     add_bos: bool = False
     """Unless the file says otherwise."""
+    punctuation: bool = False
+    """Runs of punctuation by themselves, first."""
+    triples: bool = False
+    """Of what the bytes are spelt as: runs of digits by themselves, and those cut in threes from the left."""
 
 
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -41,6 +45,20 @@ DEEPSEEK_V3 = (
     + REST,
 )
 DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}")
+CASED_LETTERS = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷ"
+    "ᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿ"
+    "ⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+"""Letters that have a case, as DeepSeek LLM's release lists them."""
+DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?[{CASED_LETTERS}]+",
+    r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+    r"\s+$",
+    "[一-龥ࠀ-一가-\ud7ff]+",
+    r"\p{N}",
+)
 VIKING = (r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}")
 SEED_CODER = ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + REST
 
@@ -58,6 +76,8 @@ PRE_TOKENIZERS = {
     "deepseek-v3": PreTokenizer(DEEPSEEK_V3),
     "seed-coder": PreTokenizer((SEED_CODER,)),
     "viking": PreTokenizer(VIKING),
+    "falcon": PreTokenizer(gpt2_words=True, punctuation=True, triples=True),
+    "deepseek-llm": PreTokenizer(DEEPSEEK_LLM),
 }
 SAME_AS = {
     "gpt-2": "phi-2 olmo mpt jais trillion granite-docling mellum a.x-4.0 gigachat",
