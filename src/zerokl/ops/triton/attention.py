@@ -293,9 +293,8 @@ SHORT = Tile(SHORT_ROWS, 4, 3)
 MANY_SHORT = Tile(SHORT_ROWS, 4, 2)
 """With many segments more programs per processor beat deeper pipelines: 103 against 106 us for 256 of 384 keys."""
 MANY = 48
-ALL_FOLDS, SMALL_HEAD = 6, 16
-"""Warps can't share a row of so few columns of v: the compiler puts it into one of them, and nothing of the fold may
-be left to a reduction."""
+SMALL_HEAD = 16
+"""Warps can't share a row of so few columns of v, and the compiler gives each of them rows of its own: there is one."""
 LARGE_HEAD = 256
 """Three stages of blocks of this width don't fit a processor's memory."""
 BULK = not INTERPRETED
@@ -322,13 +321,17 @@ def attention(q: Any, kv: Any, scale: float, after: float = 0.0, window: int = 0
             **flags, num_warps=long.warps, num_stages=long.stages, **EARLY,
         )  # fmt: skip
     if work.short_grid:
-        tile = MANY_SHORT if work.segments >= MANY else SHORT
-        folds = tile.registers if size > SMALL_HEAD else ALL_FOLDS
+        tile = short_tile(MANY_SHORT if work.segments >= MANY else SHORT, size)
         short_tiles[(key_heads, work.short_grid)](
-            q, *pools, pages, y, *work.parts, work.short, work.counts[4:], *given, tile.rows, CHUNK, BULK, folds,
-            tile.sharing, ITEM, **flags, num_warps=tile.warps, num_stages=tile.stages, **EARLY,
+            q, *pools, pages, y, *work.parts, work.short, work.counts[4:], *given, tile.rows, CHUNK, BULK,
+            tile.registers, tile.sharing, ITEM, **flags, num_warps=tile.warps, num_stages=tile.stages, **EARLY,
         )  # fmt: skip
     return y
+
+
+def short_tile(tile: Tile, size: int) -> Tile:
+    """As it is used with heads of this size."""
+    return tile if size > SMALL_HEAD else tile._replace(warps=1)
 
 
 def descriptor(pool: Any) -> TensorDescriptor:

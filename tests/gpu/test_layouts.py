@@ -1,0 +1,59 @@
+"""What a sum over a row relies on: how the compiler gives rows to warps. Read off its intermediate code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+kernels = importlib.import_module("zerokl.ops.triton.attention")
+
+FLOATS = {"scale", "after", "v_scale"}
+NARROW = {"q", "y"}
+WIDE = {"table", "part_peak", "part_total", "part_out"}
+POINTERS = {"page_table", "arrived", "items", "num_items"}
+
+
+def type_of(name: str, size: int) -> str:
+    if name.startswith("pool_"):
+        return f"tensordesc<bf16[64, {size}]>"
+    if name in NARROW | WIDE | POINTERS:
+        return "*bf16" if name in NARROW else "*fp32" if name in WIDE else "*i32"
+    return "fp32" if name in FLOATS else "i32"
+
+
+def warps_of(kernel: Any, tile: Any, size: int, biased: bool) -> list[int]:
+    """[rows, columns]: how many warps the first product's result is spread over."""
+    chosen: dict[str, Any] = {"H": 4, "K": 2, "D": size, "ROWS": tile.rows, "CHUNK": 512, "BULK": True, "ITEM_SIZE": 8}
+    chosen |= {"REGISTERS": tile.registers, "WINDOWED": True, "CAPPED": False, "BIASED": biased}
+    if "WARPS" in kernel.arg_names:
+        chosen["WARPS"] = tile.sharing
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in chosen else type_of(name, size) for name in names}
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in chosen.items()}, {})
+    options = {"num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False}
+    code = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"]
+    (found,) = {match[1] for match in re.finditer(r"nvidia_mma<\{[^}]*warpsPerCTA = \[(\d, \d)\]", code)}
+    return [int(count) for count in found.split(", ")]
+
+
+@pytest.mark.device
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("size", [16, 32, 64, 128, 256])
+def test_rows_lie_in_warps_as_their_sums_rely_on(size, biased):
+    for tile in (kernels.SHORT, kernels.MANY_SHORT):
+        used = kernels.short_tile(tile, size)
+        assert warps_of(kernels.short_tiles, used, size, biased) == [1, used.sharing]
+    assert warps_of(kernels.long_tiles, kernels.LONG, size, biased) == [kernels.LONG.warps, 1]
+
+
+@pytest.mark.device
+def test_four_warps_do_not_share_rows_of_sixteen_columns():
+    """Why there is one warp then: with four, each has rows of its own, and a row's sum would be another."""
+    assert warps_of(kernels.short_tiles, kernels.SHORT, 16, False) == [4, 1]
