@@ -41,8 +41,17 @@ pub struct Bound {
 #[derive(Debug)]
 pub struct Table {
     pub fields: Vec<Field>,
-    pub places: HashMap<String, usize>,
+    /// Names in order, for a search that is quicker than hashing.
+    places: Vec<(String, usize)>,
     pub has_required: bool,
+}
+
+impl Table {
+    /// Where a field stands in `fields`; None for a name that is none.
+    pub fn place(&self, name: &str) -> Option<usize> {
+        let found = self.places.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
+        Some(self.places[found].1)
+    }
 }
 
 struct Document {
@@ -75,7 +84,8 @@ pub fn table(name: &str) -> &'static Table {
 
 fn table_of(all: &Map<String, Value>, name: &str) -> Table {
     let fields = rows_of(all, name);
-    let places = fields.iter().enumerate().map(|(place, field)| (field.name.clone(), place)).collect();
+    let mut places: Vec<_> = fields.iter().enumerate().map(|(place, field)| (field.name.clone(), place)).collect();
+    places.sort();
     let has_required = fields.iter().any(|field| field.required);
     Table { fields, places, has_required }
 }

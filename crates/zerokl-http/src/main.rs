@@ -12,13 +12,19 @@ fn main() -> ExitCode {
         eprintln!("usage: zerokl-http RUN_FOLDER ADDRESS:PORT");
         return ExitCode::from(2);
     };
-    let listening =
-        TcpListener::bind(address).map_err(|error| StartError(format!("can't listen on {address}: {error}")));
-    match listening.and_then(|listener| Server::new(Path::new(folder), Limits::default()).run(listener, true)) {
+    match serve(Path::new(folder), address) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("zerokl-http: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says where, for the port may be 0.
+fn serve(folder: &Path, address: &str) -> Result<(), StartError> {
+    let failed = |error: std::io::Error| StartError(format!("can't listen on {address}: {error}"));
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    eprintln!("zerokl-http: http://{}", listener.local_addr().map_err(failed)?);
+    Server::new(folder, Limits::default()).run(listener, true)
 }

@@ -16,21 +16,28 @@ pub struct Values {
 }
 
 impl Values {
+    /// Names are ours.
+    fn place(&self, name: &str) -> usize {
+        self.table.place(name).expect("a field of this table")
+    }
+
     pub fn get(&self, name: &str) -> &Value {
-        &self.values[self.table.places[name]]
+        &self.values[self.place(name)]
     }
 
     /// None for a table without this field.
     pub fn find(&self, name: &str) -> Option<&Value> {
-        self.table.places.get(name).map(|place| &self.values[*place])
+        self.table.place(name).map(|place| &self.values[place])
     }
 
     pub fn take(&mut self, name: &str) -> Value {
-        self.values[self.table.places[name]].take()
+        let place = self.place(name);
+        self.values[place].take()
     }
 
     pub fn set(&mut self, name: &str, value: Value) {
-        self.values[self.table.places[name]] = value;
+        let place = self.place(name);
+        self.values[place] = value;
     }
 
     pub fn flag(&self, name: &str) -> bool {
@@ -62,7 +69,7 @@ pub fn check(name: &str, body: Map<String, Value>, prefix: &str, strict: bool) -
         refuse_unknown(table, &body, prefix)?;
     }
     let mut given: Vec<(usize, Value)> =
-        body.into_iter().filter_map(|(key, value)| Some((*table.places.get(&key)?, value))).collect();
+        body.into_iter().filter_map(|(key, value)| Some((table.place(&key)?, value))).collect();
     if table.has_required {
         let missing = |place: &usize| table.fields[*place].required && !given.iter().any(|(known, _)| known == place);
         let missing: Vec<usize> = (0..table.fields.len()).filter(missing).collect();
@@ -88,7 +95,7 @@ pub fn bad_value(name: &str, expected: &str, value: &Value) -> Refusal {
 }
 
 fn refuse_unknown(table: &Table, body: &Map<String, Value>, prefix: &str) -> Result<(), Refusal> {
-    let Some(key) = body.keys().find(|key| !table.places.contains_key(*key)) else { return Ok(()) };
+    let Some(key) = body.keys().find(|key| table.place(key).is_none()) else { return Ok(()) };
     let name = prefix.trim_end_matches('.');
     let known = table.fields.iter().map(|field| field.name.as_str());
     let text = match nearest(key, known) {

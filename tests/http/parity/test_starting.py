@@ -57,6 +57,13 @@ def test_both_frontends_serve_one_engine_as_processes() -> None:
         assert httpx.get(f"{rust}/server_info").json()["frontend"] == "rust"
 
 
+def test_sglangs_variable_starts_the_rust_frontend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZEROKL_RUST_SERVER", "1")
+    with served(frontend="auto") as running:
+        assert running.client.get("/server_info").json()["frontend"] == "rust"
+        assert running.generate().status_code == 200
+
+
 def test_the_rust_frontend_is_started_again_when_it_is_killed() -> None:
     with served(frontend="rust") as running:
         assert running.generate().status_code == 200
