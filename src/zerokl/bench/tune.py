@@ -18,6 +18,10 @@ ROTATED_BYTES = 120_000_000
 """Of weights, so that none comes from the L2 cache."""
 
 
+def is_possible() -> bool:
+    return bool(torch.cuda.is_available())
+
+
 def search(layers: dict[str, Shape], rows: Sequence[int], most: int) -> Iterator[Found]:
     """Every layer at every number of rows; `most` schedules each, spread over what there is."""
     for name, kind in layers.items():

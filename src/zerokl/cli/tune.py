@@ -32,6 +32,8 @@ def tune(model: str, rows: tuple[int, ...], layers: tuple[str, ...], most: int, 
         from zerokl.bench.kernels import layers_of
     except ImportError as error:
         raise CallerError("zerokl tune needs a GPU: pip install 'zerokl[cuda]'") from error
+    if not search.is_possible():
+        raise CallerError("zerokl tune: torch finds no GPU here")
     kinds = {name: kind for name, kind in layers_of(axes_of(model)).items() if not layers or name in layers}
     counts, place = rows or ROWS, out or winners.PATH
     kept = still_good(winners.entries(place), kinds.values(), counts) if place.exists() else []
