@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from zerokl.errors import EngineError
-from zerokl.ops.choices import LIBRARY, REFERENCE, TILES, Choices, Schedule, Shape, candidates, fallback, settle
+from zerokl.ops.choices import (
+    BLOCKS,
+    LIBRARY,
+    REFERENCE,
+    TILES,
+    Choices,
+    Packed,
+    Schedule,
+    Shape,
+    candidates,
+    fallback,
+    reference_of,
+    settle,
+)
 
 BUCKETS = (1, 8, 16, 32, 64, 256, 1024, 8192)
 KINDS = [
@@ -81,3 +94,22 @@ def test_a_shape_that_nobody_admitted_never_reaches_the_library():
     for shape in (Shape(63, 6144, 4096), Shape(64, 6144, 4096, biased=True), Shape(8192, 512, 512, gated=True)):
         assert choices.of(shape) == fallback(shape)
         assert shape in choices.seen, "the next start knows of it"
+
+
+@pytest.mark.parametrize("form", ["nvfp4", "nvfp4/", "fp8", BLOCKS])
+@pytest.mark.parametrize("gated", [False, True])
+def test_codes_are_read_for_few_rows_and_unpacked_for_many(form, gated):
+    few = [candidates(Shape(rows, 4096, 4096, gated, form=form)) for rows in (1, 8, 9, 16, 17, 64)]
+    assert all(isinstance(ways[0], Packed) for ways in few)
+    assert [ways[0].rows for ways in few] == [8, 8, 16, 16, 32, 32]
+    assert not any(isinstance(way, Packed) for way in candidates(Shape(96, 4096, 4096, gated, form=form)))
+    assert not any(isinstance(way, Packed) for way in candidates(Shape(1, 4096, 4096, gated)))
+    assert all(ways[-1] == reference_of(Shape(1, 4096, 4096, form=form)) for ways in few)
+
+
+def test_sums_that_are_scaled_by_blocks_are_left_to_schedules_that_end_them_there():
+    for rows in (1, 64, 1024):
+        ways = candidates(Shape(rows, 4096, 4096, form=BLOCKS))
+        assert LIBRARY not in ways
+        assert all(way.depth == 128 for way in ways if isinstance(way, Schedule))
+        assert all(way.tiles == 2 for way in ways if isinstance(way, Packed))
