@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 ROUTER = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
 """Ray's own. Its public name, in ray.serve.llm, can't be imported unless vLLM or SGLang is installed too."""
+ROUTING = {"imbalanced_threshold": 8, "do_eviction": True}
+"""A replica that has so many requests more than another is spared, whatever prefixes it has seen."""
 TRIES = 3
 """Of a request whose replica ended before it said anything: any other gives the same answer."""
 MAX_ONGOING = 1024
@@ -69,7 +71,7 @@ def application(options: Mapping[str, Any]) -> Any:
         health_check_period_s=5,
         health_check_timeout_s=30,
         ray_actor_options={"num_cpus": 1, "num_gpus": given.gpus},
-        request_router_config=RequestRouterConfig(request_router_class=ROUTER),
+        request_router_config=RequestRouterConfig(request_router_class=ROUTER, request_router_kwargs=ROUTING),
     ).bind(list(given.flags))
     front = serve.deployment(Front, name="Front", max_ongoing_requests=MAX_ONGOING)
     return front.options(ray_actor_options={"num_cpus": 0.1}).bind(replicas)
