@@ -40,7 +40,7 @@ class ThreadGroup(PeerGroup):
 
     def _connect(self, total: int) -> tuple[Any, Any, list[int]]:
         memory = self.board[self.rank] = torch.full((total,), float("nan"))
-        self.barrier.wait(60)
+        self.barrier.wait(600)
         return memory, self.board[0], [one.data_ptr() for one in self.board]
 
     def _meeting(self, slots: Any) -> Meeting:
@@ -48,10 +48,10 @@ class ThreadGroup(PeerGroup):
 
     def begin(self) -> None:
         self._half = 0
-        self.barrier.wait(60)
+        self.barrier.wait(600)
 
     def _turn(self, size: int) -> Meeting:
-        self.barrier.wait(60)
+        self.barrier.wait(600)
         return super()._turn(size)
 
 
@@ -89,7 +89,7 @@ class Threads:
             return None
 
         futures = [self.pool.submit(run, rank) for rank in range(len(self.runners))]
-        results = [future.result(300) for future in futures]
+        results = [future.result(900) for future in futures]
         result = results[0]
         assert result is not None
         return result
