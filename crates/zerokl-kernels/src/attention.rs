@@ -21,10 +21,12 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::cpu::Cpu;
-use chunk::ChunkKernel;
+use crate::pool::parallel_ranges;
+use chunk::{ChunkKernel, STREAMED};
+use keys::prefetch_keys;
 pub use pool::{Pool, PoolMut};
 pub use softcap::tanh;
-pub use store::{store_kv, store_rows};
+pub use store::{prefetch_slot, store_kv, store_rows};
 
 use state::{FinishKernel, MergeKernel, Partial};
 
@@ -130,6 +132,14 @@ pub fn attention(cpu: Cpu, step: &Attention<'_>, y: &mut [f32]) -> Result<(), St
         });
     } else if blocks.len() < 4 * cpu.threads {
         run_by_chunks(cpu, step, &blocks, &outputs);
+    } else if blocks.iter().all(|block| block.pairs <= STREAMED) {
+        // Decodes wait for memory: a thread asks for its next block's keys before it begins with this one's.
+        parallel_ranges(cpu.threads, blocks.len(), |i| {
+            if let Some(next) = blocks.get(i + 1) {
+                prefetch_keys(step, next);
+            }
+            with_state(|[state, partial]| whole_block(cpu, step, &blocks[i], &outputs[i], state, partial));
+        });
     } else {
         cpu.parallel_for(blocks.len(), |i| {
             with_state(|[state, partial]| whole_block(cpu, step, &blocks[i], &outputs[i], state, partial));

@@ -12,7 +12,7 @@
 use std::cell::RefCell;
 
 use crate::arch::{Kernel, Lanes};
-use crate::attention::{PoolMut, Shape, store_rows};
+use crate::attention::{PoolMut, Shape, prefetch_slot, store_rows};
 use crate::cpu::Cpu;
 use crate::rms_norm;
 use crate::rope;
@@ -55,6 +55,9 @@ pub fn rotate_and_store(
     assert_eq!(q.len(), rows * heads * size, "a row of queries per slot");
     if rows == 0 {
         return Ok(());
+    }
+    if let Some(&slot) = step.slots.first() {
+        prefetch_slot(shape, &pools.0, slot);
     }
     let part = Part { step, width, size, first: 0, heads, norm: step.norms.map(|norms| (norms.q, norms.eps)) };
     part.turn(cpu, q);

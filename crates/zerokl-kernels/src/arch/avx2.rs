@@ -16,6 +16,16 @@ pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
 }
 
+/// The same, never part of another body.
+///
+/// # Safety
+/// As `run`.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn run_apart<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2>()
+}
+
 /// An intrinsic that needs no more than the features of this file (and pointers into whole arrays).
 macro_rules! avx2 {
     ($call:expr) => {
@@ -54,6 +64,10 @@ impl Lanes for Avx2 {
     type Mask = (__m256, __m256);
     const REGISTERS: usize = 2;
 
+    #[inline(always)]
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        avx2!(run_apart(kernel))
+    }
     #[inline(always)]
     fn splat(value: f32) -> Self {
         avx2!({

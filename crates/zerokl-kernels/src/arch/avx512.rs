@@ -17,6 +17,16 @@ pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512<false>>()
 }
 
+/// The same, never part of another body.
+///
+/// # Safety
+/// As `run`.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+unsafe fn run_apart<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512<false>>()
+}
+
 /// The same with VNNI.
 ///
 /// # Safety
@@ -50,6 +60,10 @@ impl<const DOTS: bool> Lanes for Avx512<DOTS> {
     type Mask = __mmask16;
     const REGISTERS: usize = 1;
 
+    #[inline(always)]
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        avx512!(run_apart(kernel))
+    }
     #[inline(always)]
     fn splat(value: f32) -> Self {
         avx512!(Avx512(_mm512_set1_ps(value)))

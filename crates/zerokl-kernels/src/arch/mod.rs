@@ -12,6 +12,7 @@ mod float_mode;
 mod memory;
 mod prefetch;
 mod scalar;
+mod transpose;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -20,8 +21,9 @@ mod avx512;
 
 pub use float_mode::strict_floats;
 pub use memory::Weights;
-pub use prefetch::{prefetch, prefetch_line};
+pub use prefetch::{prefetch, prefetch_at, prefetch_line};
 pub use scalar::widen_f16;
+pub use transpose::transpose_4x4;
 
 /// The virtual width. Reductions keep this many lanes by index mod 16, whatever the machine has.
 pub const LANES: usize = 16;
@@ -34,6 +36,9 @@ pub trait Lanes: Copy {
     type Mask: Copy;
     /// How many vector registers of the machine one value fills: what a tile of accumulators may be sized by.
     const REGISTERS: usize;
+
+    /// Runs a kernel as a function of its own, with these lanes: what many bodies share is compiled once.
+    fn call<K: Kernel>(kernel: K) -> K::Output;
 
     fn splat(value: f32) -> Self;
     fn load(from: &[f32; LANES]) -> Self;

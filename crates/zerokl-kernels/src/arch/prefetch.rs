@@ -12,6 +12,12 @@ pub fn prefetch_line<T>(at: *const T) {
     let _ = at;
 }
 
+/// The same of some bytes. A call, because unrolled into every body it took minutes to compile.
+#[inline(never)]
+pub fn prefetch_at<T>(at: *const T, bytes: usize) {
+    (0..bytes).step_by(64).for_each(|line| prefetch_line(at.cast::<u8>().wrapping_add(line)));
+}
+
 /// Starts to bring these numbers near. Pages of the cache lie anywhere, so the hardware can't guess the next one.
 #[inline(always)]
 pub fn prefetch<T>(from: &[T]) {

@@ -1,6 +1,6 @@
 //! Plain Rust: the meaning of every lane operation, and what runs where no vector body exists.
 
-use super::{LANES, Lanes};
+use super::{Kernel, LANES, Lanes};
 
 #[derive(Clone, Copy)]
 pub struct Scalar([f32; LANES]);
@@ -19,6 +19,10 @@ impl Lanes for Scalar {
     type Mask = [bool; LANES];
     const REGISTERS: usize = LANES;
 
+    #[inline(never)]
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
     #[inline(always)]
     fn splat(value: f32) -> Self {
         Scalar([value; LANES])

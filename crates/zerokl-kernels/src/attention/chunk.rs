@@ -26,7 +26,7 @@ const TILE: usize = 6;
 
 /// Tiles of so few pairs (a decode) wait for memory, not for arithmetic: they ask for the next page while they work on
 /// this one. From DRAM: 30 GB/s per core instead of 15, where a plain read of one long array has 34.
-const STREAMED: usize = 4;
+pub const STREAMED: usize = 4;
 
 /// Blocks of at most so many pairs read bf16 straight from its pages: half the bytes. More pairs would widen each number
 /// more often than once.
@@ -73,11 +73,13 @@ fn tiles<L: Lanes, N: Number>(mut tile: Tile<'_, '_, N>) {
     let pairs = tile.block.pairs;
     let mut pair = 0;
     while pair < pairs {
-        pair += match pairs - pair {
-            6.. => tile.run::<L, 6>(pair),
-            4.. => tile.run::<L, 4>(pair),
-            3 => tile.run::<L, 3>(pair),
-            2 => tile.run::<L, 2>(pair),
+        // Lanes without vectors fill no registers with more, and took longer to compile than all the rest.
+        pair += match (pairs - pair, L::REGISTERS) {
+            (_, 3..) => tile.run::<L, 1>(pair),
+            (6.., _) if N::WIDEST == 6 => tile.run::<L, 6>(pair),
+            (4.., _) => tile.run::<L, 4>(pair),
+            (3, _) => tile.run::<L, 3>(pair),
+            (2, _) => tile.run::<L, 2>(pair),
             _ => tile.run::<L, 1>(pair),
         };
     }
@@ -145,7 +147,10 @@ impl<N: Number> Tile<'_, '_, N> {
     #[inline(always)]
     fn score<L: Lanes, const R: usize>(&mut self, first: usize, groups: Range<usize>) {
         let mut group = groups.start;
-        if L::REGISTERS == 1 || R <= 2 {
+        if R <= STREAMED && groups.len() < 4 {
+            prefetch(self.keys.values(groups.start * LANES, groups.end * LANES).1);
+        }
+        if L::REGISTERS == 1 || (L::REGISTERS == 2 && R <= 2) {
             while group + 4 <= groups.end {
                 if R <= STREAMED {
                     self.prefetch_after_scoring(group..group + 4, &groups);
@@ -240,7 +245,7 @@ impl<N: Number> Tile<'_, '_, N> {
             }
             let powers = Powers { rows: self.scratch.scores[r..].first_chunk().expect("R pairs"), from };
             let mut d = 0;
-            if L::REGISTERS == 1 || R <= 2 {
+            if L::REGISTERS == 1 || (L::REGISTERS == 2 && R <= 2) {
                 while d + 4 * LANES <= size {
                     weigh_columns::<L, N, R, 4>(powers, values, size, d, out, width);
                     d += 4 * LANES;

@@ -4,10 +4,13 @@
 use std::ops::Range;
 
 use super::{Attention, Block, CHUNK, Pool};
-use crate::arch::{LANES, Lanes};
+use crate::arch::{LANES, Lanes, prefetch};
 
 /// A number as it is kept, and as lanes.
 pub trait Number: Copy + Default {
+    /// The most pairs in a tile: of few pairs per key there are no more at hand.
+    const WIDEST: usize;
+
     fn load<L: Lanes>(from: &[Self; LANES]) -> L;
 
     /// The first lanes from a slice of at most 16, the others zero.
@@ -20,6 +23,8 @@ pub trait Number: Copy + Default {
 }
 
 impl Number for f32 {
+    const WIDEST: usize = 6;
+
     #[inline(always)]
     fn load<L: Lanes>(from: &[f32; LANES]) -> L {
         L::load(from)
@@ -28,6 +33,8 @@ impl Number for f32 {
 
 /// The bits of a bfloat16.
 impl Number for u16 {
+    const WIDEST: usize = 4;
+
     #[inline(always)]
     fn load<L: Lanes>(from: &[u16; LANES]) -> L {
         L::load_bf16(from)
@@ -127,6 +134,26 @@ fn read<L: Lanes>(pool: &Pool<'_>, start: usize, out: &mut [f32]) {
         }
         pool => pool.read(start, out),
     }
+}
+
+/// Asks for the page with the first keys that a block sees.
+pub fn prefetch_keys(step: &Attention<'_>, block: &Block) {
+    let first = block.keys.start;
+    if block.keys.is_empty() || !step.shape.page.is_multiple_of(LANES) {
+        return;
+    }
+    let (size, page) = (step.shape.size, step.shape.page);
+    let (start, used) = (head_start(step, block, first), page.min(block.keys.end - first / page * page));
+    match step.k {
+        Pool::F32(k) => prefetch_columns(&k[start..][..size * page], page, used),
+        Pool::Bf16(k) => prefetch_columns(&k[start..][..size * page], page, used),
+        Pool::Fp8(k, _) => prefetch_columns(&k[start..][..size * page], page, used),
+    }
+}
+
+/// The first `used` numbers of each row of a page.
+fn prefetch_columns<N>(k: &[N], page: usize, used: usize) {
+    k.chunks_exact(page).for_each(|row| prefetch(&row[..used]));
 }
 
 /// Where a position's page starts for the block's key head, in `k` and `v` alike.

@@ -7,6 +7,7 @@
 //!         The scale is a constant of the layer, so a number's bits don't depend on its neighbours'
 //! ```
 
+use crate::arch::prefetch_line;
 use crate::formats::fp8;
 use crate::formats::{round_to_bf16, widen_bf16};
 
@@ -83,6 +84,15 @@ impl PoolMut<'_> {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Asks for the line of one number.
+    pub fn prefetch(&self, index: usize) {
+        match self {
+            PoolMut::F32(numbers) => prefetch_line(numbers.as_ptr().wrapping_add(index)),
+            PoolMut::Bf16(bits) => prefetch_line(bits.as_ptr().wrapping_add(index)),
+            PoolMut::Fp8(codes, _) => prefetch_line(codes.as_ptr().wrapping_add(index)),
+        }
     }
 
     /// Numbers from `start` on, `step` apart.

@@ -29,7 +29,10 @@ pub fn store_rows<'a>(
     if let Some(slot) = slots.iter().find(|&&slot| slot < -1 || slot >= num_slots as i32) {
         return Err(format!("slot {slot} of a pool of {num_slots}"));
     }
-    for (&slot, (k, v)) in slots.iter().zip(rows) {
+    for (place, (&slot, (k, v))) in slots.iter().zip(rows).enumerate() {
+        if let Some(&next) = slots.get(place + 1) {
+            prefetch_slot(shape, &keys, next);
+        }
         let Ok(slot) = usize::try_from(slot) else { continue };
         let (first, offset) = (slot / page * kv_heads * size * page, slot % page);
         for head in 0..kv_heads {
@@ -39,4 +42,13 @@ pub fn store_rows<'a>(
         }
     }
     Ok(())
+}
+
+/// Asks for the lines that one token's keys are written to, one for each of its numbers: 16 decoded tokens of SmolLM2
+/// waited 30 us for them in every layer.
+pub fn prefetch_slot(shape: Shape, keys: &PoolMut<'_>, slot: i32) {
+    let Shape { kv_heads, size, page, .. } = shape;
+    let Ok(slot) = usize::try_from(slot) else { return };
+    let first = slot / page * kv_heads * size * page + slot % page;
+    (0..kv_heads * size).for_each(|number| keys.prefetch(first + number * page));
 }

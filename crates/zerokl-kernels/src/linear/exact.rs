@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use super::tile::Multiply;
-use crate::arch::{Lanes, prefetch_line};
+use crate::arch::{Lanes, prefetch_at, prefetch_line};
 use crate::formats::Stored;
 use crate::matrix::pieces;
 
-/// Bytes of weights that are asked for before they are needed. The hardware's own guesses stop where a panel ends, every
-/// 18 KB in a small model: without this 8 rows took 15.7 ms instead of 9.3 for SmolLM2's weights on one thread.
-const AHEAD: usize = 9 << 10;
+/// Bytes of weights that are asked for before they are needed, by P panels side by side. The hardware's own guesses stop
+/// where a panel ends, every 18 KB in a small model: SmolLM2's weights took 8 rows 15.7 ms on one thread, and 9.3 so.
+const fn ahead(panels: usize) -> usize {
+    if panels >= 6 { 6 << 10 } else { 9 << 10 }
+}
 
 /// The same of rows.
 const ROWS_AHEAD: usize = 4 << 10;
@@ -47,14 +49,14 @@ impl<W: Stored> Multiply for Exact<'_, W> {
         let panels: [&[W]; P] = std::array::from_fn(|p| &self.panels[(panel + p) * pieces..][block.clone()]);
         let panels = panels.map(|panel| &panel[..x.len().div_ceil(W::STEP)]);
         let (whole, rest) = x.split_at(x.len() / W::STEP * W::STEP);
-        let (length, ahead) = (panels[0].len(), (AHEAD / (P * size_of::<W>())).max(1));
+        let (length, ahead) = (panels[0].len(), (ahead(P) / (P * size_of::<W>())).max(1));
         // From the end of these panels' block to the start of the next ones'.
         let jump = P * pieces - length;
         for (piece, x) in whole.chunks_exact(W::STEP).enumerate() {
             let wanted = if piece + ahead < length { piece + ahead } else { piece + ahead + jump };
             for panel in panels {
-                let at = panel.as_ptr().wrapping_add(wanted).cast::<u8>();
-                (0..size_of::<W>()).step_by(64).for_each(|line| prefetch_line(at.wrapping_add(line)));
+                let at = panel.as_ptr().wrapping_add(wanted);
+                if size_of::<W>() <= 64 { prefetch_line(at) } else { prefetch_at(at, size_of::<W>()) }
             }
             if G >= 4 {
                 // Another thread has just interleaved the rows: from its cache, line after line took 26 ns each.

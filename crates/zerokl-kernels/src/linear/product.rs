@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::exact::Exact;
 use super::integer::{Integer, Rounded};
 use super::rows::{Rows, with_interleaved};
-use super::tile::{Multiply, TileProduct};
+use super::tile::{Multiply, Outcome, TileProduct};
 use super::unpack::{DEPTH, Group, Unpack, UnpackCodes};
 use super::{Epilogue, Part};
 use crate::cpu::Cpu;
@@ -126,7 +126,8 @@ impl Task<'_, '_> {
         let leaves = if resumes || !finishes { &ends } else { *leaves };
         let (outputs, first, scale) = (self.inputs.weight.rows, self.first, &self.shard.scale);
         let (epilogue, tile) = (self.epilogue, &mut *self.tile);
-        self.cpu.run(TileProduct { factors, k, leaves, resumes, finishes, outputs, first, scale, epilogue, tile });
+        let outcome = Outcome { outputs, first, scale, epilogue, tile };
+        self.cpu.run(TileProduct { factors, k, leaves, resumes, finishes, outcome });
     }
 
     fn depth(&self) -> usize {

@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 
+use crate::arch::transpose_4x4;
 use crate::cpu::Cpu;
 
 /// Rows of a full group.
@@ -97,7 +98,7 @@ fn interleave(cpu: Cpu, rows: Rows<'_>, out: &mut [f32]) {
     });
 }
 
-/// R rows, from `start` on, to one array of R per k, in squares of 4 by 4, which the compiler turns into shuffles. (An element at a time
+/// R rows, from `start` on, to one array of R per k, in squares of 4 by 4. (An element at a time
 /// cost as much as an eighth of the product.)
 fn transpose<const R: usize>(from: Rows<'_>, start: usize, to: &mut [f32]) {
     let depth = from.depth;
@@ -107,9 +108,9 @@ fn transpose<const R: usize>(from: Rows<'_>, start: usize, to: &mut [f32]) {
         let rows: [&[[f32; 4]]; 4] = std::array::from_fn(|r| from[first + r].as_chunks().0);
         let [a, b, c, d] = rows.map(|row| &row[..squares]);
         for (square, to) in to.chunks_exact_mut(4 * R).enumerate() {
-            let (a, b, c, d) = (a[square], b[square], c[square], d[square]);
-            for k in 0..4 {
-                to[k * R + first..][..4].copy_from_slice(&[a[k], b[k], c[k], d[k]]);
+            let (a, b, c, d) = (&a[square], &b[square], &c[square], &d[square]);
+            for (to, column) in to.chunks_exact_mut(R).zip(transpose_4x4([a, b, c, d])) {
+                to[first..first + 4].copy_from_slice(&column);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Epilogue;
 use super::leaves::{Tree, levels};
 use super::rows::{GROUP, group_size};
-use crate::arch::{Kernel, Lanes};
+use crate::arch::{Kernel, Lanes, prefetch_at};
 use crate::matrix::{PANEL, Scale};
 use crate::tiles::Tile;
 
@@ -42,6 +42,11 @@ pub struct TileProduct<'a, 'o, M> {
     /// The first leaf's chains go on from the output; the last one's end here, or are kept there.
     pub resumes: bool,
     pub finishes: bool,
+    pub outcome: Outcome<'a, 'o>,
+}
+
+/// Where chains go, and what becomes of them on the way.
+pub struct Outcome<'a, 'o> {
     /// N of the matrix.
     pub outputs: usize,
     /// Where the shard's outputs start in it.
@@ -82,7 +87,7 @@ impl<M: Multiply> Kernel for TileProduct<'_, '_, M> {
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
         let last = self.leaves.len() - 1;
-        let area = self.tile.rows.len() * self.tile.columns.len();
+        let area = self.outcome.tile.rows.len() * self.outcome.tile.columns.len();
         // Taken, not borrowed in a closure: lanes in a closure that isn't inlined are function calls.
         let mut waiting = WAITING.take();
         waiting.resize(waiting.len().max(levels(last) * area), 0.0);
@@ -111,13 +116,13 @@ impl<M: Multiply> Kernel for TileProduct<'_, '_, M> {
 impl<M: Multiply> TileProduct<'_, '_, M> {
     #[inline(always)]
     fn rows<L: Lanes>(&mut self, waiting: &mut [f32], k: &Block) {
-        let Range { mut start, end } = self.tile.rows.clone();
+        let Range { mut start, end } = self.outcome.tile.rows.clone();
         if M::ONE_ROW {
             return self.panels::<L, 1, 1, 6>(start, waiting, k);
         }
         while start < end {
             let group = group_size(end - start);
-            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 12 of 16; integer
+            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 8 of 16; integer
             // ones as many again.
             match (group, L::REGISTERS, M::INTEGER) {
                 (GROUP, 1, false) => self.panels::<L, GROUP, 12, 2>(start, waiting, k),
@@ -128,7 +133,7 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
                 (8, 1, true) => self.panels::<L, 8, 8, 1>(start, waiting, k),
                 (4, 1, true) => self.panels::<L, 4, 4, 2>(start, waiting, k),
                 (2, 1, true) => self.panels::<L, 2, 2, 4>(start, waiting, k),
-                (GROUP, _, _) => self.panels::<L, GROUP, 6, 1>(start, waiting, k),
+                (GROUP, _, _) => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
                 (8, _, _) => self.panels::<L, 8, 4, 1>(start, waiting, k),
                 (4, _, _) => self.panels::<L, 4, 4, 1>(start, waiting, k),
                 (2, _, _) => self.panels::<L, 2, 2, 2>(start, waiting, k),
@@ -146,8 +151,9 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
         waiting: &mut [f32],
         k: &Block,
     ) {
-        let end = (self.tile.columns.end - self.first).div_ceil(PANEL);
-        let mut panel = (self.tile.columns.start - self.first) / PANEL;
+        let (columns, first) = (&self.outcome.tile.columns, self.outcome.first);
+        let end = (columns.end - first).div_ceil(PANEL);
+        let mut panel = (columns.start - first) / PANEL;
         while panel < end {
             let whole = panel + P <= end;
             for row in (0..G).step_by(R) {
@@ -171,61 +177,128 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
         waiting: &mut [f32],
         block: &Block,
     ) {
+        let mut numbers = [[[0.0; PANEL]; P]; R];
         let mut acc = [[L::zero(); P]; R];
+        let outcome = &mut self.outcome;
         if block.resumes {
-            self.each_output(group + row, panel, &mut acc, |lanes, out, _| *lanes = L::load_first(out));
+            let chains = numbers.as_flattened_mut();
+            L::call(Taken { outcome, row: group + row, panel, panels: P, chains });
+            for (acc, numbers) in acc.iter_mut().zip(&numbers) {
+                for (acc, numbers) in acc.iter_mut().zip(numbers) {
+                    *acc = L::load(numbers);
+                }
+            }
         }
-        let mut acc = self.factors.chains::<L, G, R, P>(group, row, panel, &block.k, acc);
-        let tree = Tree { area: self.tile.rows.len() * self.tile.columns.len() };
-        match block.then {
-            Then::Leaf(leaf) => {
-                return self.each_output(group + row, panel, &mut acc, |lanes, out, place| {
-                    tree.put::<L>(waiting, leaf, *lanes, place.of_tile..place.of_tile + out.len());
-                });
-            }
-            Then::Finish(leaf) if leaf > 0 => {
-                self.each_output(group + row, panel, &mut acc, |lanes, out, place| {
-                    *lanes = tree.fold::<L>(waiting, leaf, *lanes, place.of_tile..place.of_tile + out.len());
-                });
-            }
-            _ => {}
+        if let (Some(residual), Then::Finish(_)) = (outcome.epilogue.residual, block.then) {
+            let first = (group + row) * outcome.outputs + outcome.first + panel * PANEL;
+            prefetch_rows(residual, first, outcome.outputs, R, P);
         }
-        let (Epilogue { bias, residual }, scale, first) = (self.epilogue, self.scale, self.first);
-        let last = matches!(block.then, Then::Finish(_));
-        self.each_output(group + row, panel, &mut acc, |lanes, out, place| {
-            let mut y = if last { scaled(*lanes, scale, place.column - first, out.len()) } else { *lanes };
-            if last && let Some(bias) = bias {
-                y = y.add(L::load_first(&bias[place.column..][..out.len()]));
+        let acc = self.factors.chains::<L, G, R, P>(group, row, panel, &block.k, acc);
+        for (acc, numbers) in acc.iter().zip(&mut numbers) {
+            for (acc, numbers) in acc.iter().zip(numbers) {
+                acc.store(numbers);
             }
-            if last && let Some(residual) = residual {
-                y = y.add(L::load_first(&residual[place.of_all..][..out.len()]));
+        }
+        let (outcome, chains) = (&mut self.outcome, numbers.as_flattened_mut());
+        let settled = Settled { outcome, row: group + row, panel, panels: P, chains, waiting, then: block.then };
+        if R == 1 { settled.run::<L>() } else { L::call(settled) }
+    }
+}
+
+/// Chains of some rows, from `row` on, and some panels, from `panel` on, as the output has them.
+struct Taken<'a, 'b, 'o> {
+    outcome: &'a mut Outcome<'b, 'o>,
+    row: usize,
+    panel: usize,
+    panels: usize,
+    chains: &'a mut [[f32; PANEL]],
+}
+
+impl Kernel for Taken<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Taken { outcome, row, panel, panels, chains } = self;
+        outcome.each_output(row, panel, panels, chains, |chain, out, _| L::load_first(out).store(chain));
+    }
+}
+
+/// The same chains at the end of a block of K.
+struct Settled<'a, 'b, 'o> {
+    outcome: &'a mut Outcome<'b, 'o>,
+    row: usize,
+    panel: usize,
+    panels: usize,
+    chains: &'a mut [[f32; PANEL]],
+    waiting: &'a mut [f32],
+    then: Then,
+}
+
+impl Kernel for Settled<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Settled { outcome, row, panel, panels, chains, waiting, then } = self;
+        let tree = Tree { area: outcome.tile.rows.len() * outcome.tile.columns.len() };
+        let (Epilogue { bias, residual }, scale, first) = (outcome.epilogue, outcome.scale, outcome.first);
+        outcome.each_output(row, panel, panels, chains, |chain, out, place| {
+            let mut y = L::load(chain);
+            let of_tile = place.of_tile..place.of_tile + out.len();
+            match then {
+                Then::Resume => {}
+                Then::Leaf(leaf) => return tree.put::<L>(waiting, leaf, y, of_tile),
+                Then::Finish(leaf) => {
+                    if leaf > 0 {
+                        y = tree.fold::<L>(waiting, leaf, y, of_tile);
+                    }
+                    y = scaled(y, scale, place.column - first, out.len());
+                    if let Some(bias) = bias {
+                        y = y.add(L::load_first(&bias[place.column..][..out.len()]));
+                    }
+                    if let Some(residual) = residual {
+                        y = y.add(L::load_first(&residual[place.of_all..][..out.len()]));
+                    }
+                }
             }
             y.store_first(out);
         });
     }
+}
 
-    /// `visit(accumulator, its outputs, where they are)`.
+impl Outcome<'_, '_> {
+    /// `visit(chains of 16 outputs, those outputs, where they are)`.
     #[inline(always)]
-    fn each_output<L: Lanes, const R: usize, const P: usize>(
+    fn each_output(
         &mut self,
         row: usize,
         panel: usize,
-        acc: &mut [[L; P]; R],
-        mut visit: impl FnMut(&mut L, &mut [f32], Place),
+        panels: usize,
+        chains: &mut [[f32; PANEL]],
+        mut visit: impl FnMut(&mut [f32; PANEL], &mut [f32], Place),
     ) {
         let (start, width, top) = (self.tile.columns.start, self.tile.columns.len(), self.tile.rows.start);
-        for (r, lanes) in acc.iter_mut().enumerate() {
+        for (r, chains) in chains.chunks_exact_mut(panels).enumerate() {
             let out = self.tile.row(row + r);
-            for (p, lanes) in lanes.iter_mut().enumerate() {
+            for (p, chain) in chains.iter_mut().enumerate() {
                 let column = self.first + (panel + p) * PANEL;
                 let out = &mut out[column - start..];
                 let lanes_used = out.len().min(PANEL);
                 let of_tile = (row + r - top) * width + column - start;
                 let place = Place { column, of_tile, of_all: (row + r) * self.outputs + column };
-                visit(lanes, &mut out[..lanes_used], place);
+                visit(chain, &mut out[..lanes_used], place);
             }
         }
     }
+}
+
+/// Asks for a residual's R rows of P lines: each row is another line, far from the last, and a prefill waited for them
+/// 4 % of its time.
+#[inline(never)]
+fn prefetch_rows(residual: &[f32], first: usize, width: usize, rows: usize, lines: usize) {
+    let at = residual.as_ptr().wrapping_add(first);
+    (0..rows).for_each(|row| prefetch_at(at.wrapping_add(row * width), lines * PANEL * size_of::<f32>()));
 }
 
 /// The first of neighbouring outputs: its column, and its index in the tile and in the whole output.
