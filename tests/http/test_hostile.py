@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MB = 2**20
 SHORT = {"text": "hello", "sampling_params": {"max_new_tokens": 2}}
 LONG = {"text": "hello", "stream": True, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """Of a bystander. Machines are busy; what is meant is that nobody waits for the attack to end."""
 
 
@@ -189,7 +189,7 @@ def test_bodies_larger_than_the_limit(target: Target) -> None:
         assert status_of(what_came(peer, endless(chunk, 100 * MB))) in (0, 413)
 
 
-LISTS = b"[" + b"[]," * (2 * MB) + b"[]]"
+LISTS = b"[" + b"[]," * MB + b"[]]"
 BOMBS = {
     "lists": b'{"input_ids":' + LISTS + b"}",
     "depth": b'{"text":' * MB,

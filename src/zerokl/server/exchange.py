@@ -23,6 +23,8 @@ Send = Callable[[Message], Awaitable[None]]
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"
+LONG_BODY = 64 * 1024
+"""Bytes; a longer body is read off the event loop."""
 STREAM_HEADERS = (("content-type", EVENTS), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 
@@ -76,7 +78,8 @@ class Exchange:
 
     async def json(self) -> Values:
         """The body as one JSON object."""
-        return parse_object(await self.body())
+        body = await self.body()
+        return parse_object(body) if len(body) < LONG_BODY else await asyncio.to_thread(parse_object, body)
 
     def _too_large(self) -> Refusal:
         return Refusal(413, message("too_large", limit=self._max_body_bytes), code="request_too_large")
