@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use crate::arch::{Kernel, LANES, Lanes};
+use crate::arch::{Kernel, LANES, Lanes, prefetch_line};
 use crate::cpu::Cpu;
 use crate::linear::{Epilogue, Rows, gated_rows, linear};
 use crate::matrix::Matrix;
@@ -114,7 +114,9 @@ fn run(
     } else {
         // The longest first, so that no thread is left alone with one at the end.
         tasks.sort_by_key(|(_, rows, _)| std::cmp::Reverse(rows.len()));
-        cpu.parallel_for(tasks.len(), |i| run_one(Cpu { threads: 1, ..cpu }, &tasks[i]));
+        cpu.parallel_for(tasks.len(), |i| {
+            run_one(Cpu { threads: 1, ..cpu }, &tasks[i]);
+        });
     }
     drop(tasks);
     combine(cpu, block, &order, answers, residual, out);
@@ -140,13 +142,18 @@ fn lend(scratch: &mut Vec<f32>, length: usize) -> &mut [f32] {
 
 /// (pairs sorted by expert, then by token; each expert that is wanted with its run of them).
 fn by_expert(chosen: &[i32], count: usize) -> (Vec<usize>, Vec<(usize, Range<usize>)>) {
-    let mut order: Vec<usize> = (0..chosen.len()).collect();
-    order.sort_by_key(|&pair| chosen[pair]);
-    let mut groups = Vec::with_capacity(count.min(order.len()));
-    let mut start = 0;
-    for run in order.chunk_by(|&a, &b| chosen[a] == chosen[b]) {
-        groups.push((chosen[run[0]] as usize, start..start + run.len()));
-        start += run.len();
+    let mut ends = vec![0; count];
+    chosen.iter().for_each(|&expert| ends[expert as usize] += 1);
+    let (mut groups, mut start) = (Vec::with_capacity(count), 0);
+    for (expert, end) in ends.iter_mut().enumerate().filter(|(_, wanted)| **wanted > 0) {
+        groups.push((expert, start..start + *end));
+        start += std::mem::replace(end, start);
+    }
+    // Now where each expert's next pair goes.
+    let mut order = vec![0; chosen.len()];
+    for (pair, &expert) in chosen.iter().enumerate() {
+        order[ends[expert as usize]] = pair;
+        ends[expert as usize] += 1;
     }
     (order, groups)
 }
@@ -164,7 +171,8 @@ fn combine(cpu: Cpu, block: &Block<'_>, order: &[usize], answers: &[f32], residu
             let choices = token * top..(token + 1) * top;
             cpu.run(Combine {
                 weights: &block.weights[choices.clone()],
-                places: &place[choices],
+                places: &place[choices.clone()],
+                later: place.get(choices.end..choices.end + top).unwrap_or_default(),
                 answers,
                 residual: residual.map(|residual| &residual[token * width..][..width]),
                 out,
@@ -177,6 +185,8 @@ fn combine(cpu: Cpu, block: &Block<'_>, order: &[usize], answers: &[f32], residu
 struct Combine<'a> {
     weights: &'a [f32],
     places: &'a [usize],
+    /// The next token's.
+    later: &'a [usize],
     answers: &'a [f32],
     residual: Option<&'a [f32]>,
     out: &'a mut [f32],
@@ -190,6 +200,10 @@ impl Kernel for Combine<'_> {
         let width = self.out.len();
         for start in (0..width).step_by(LANES) {
             let columns = start..width.min(start + LANES);
+            for place in self.later {
+                // They lie anywhere, and were pushed out by the weights of the experts after them.
+                prefetch_line(&self.answers[place * width + start]);
+            }
             let mut sum = L::zero();
             for (weight, place) in self.weights.iter().zip(self.places) {
                 let answer = L::load_first(&self.answers[place * width..][columns.clone()]);

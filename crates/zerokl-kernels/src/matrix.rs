@@ -137,14 +137,14 @@ impl Matrix {
         })
     }
 
-    /// The outputs `within`, cut at every `length` outputs of a shard: (shard, its first output, the cut).
+    /// The outputs `within`, in cuts of `length`, whole panels, counted from their start or from a shard's.
     pub(crate) fn cuts(&self, within: Range<usize>, length: usize) -> Vec<Cut<'_>> {
         let mut cuts = Vec::with_capacity(within.len() / length + self.shards.len());
         for (shard, first) in self.placed() {
             let end = within.end.min(first + shard.rows);
             let mut start = within.start.max(first);
             while start < end {
-                let next = (first + (start - first) / length * length + length).min(end);
+                let next = (first + (start - first) / PANEL * PANEL + length).min(end);
                 cuts.push(Cut { shard, first, outputs: start..next });
                 start = next;
             }

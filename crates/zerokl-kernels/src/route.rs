@@ -69,13 +69,13 @@ impl Kernel for Rows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let rule = self.rule;
-        let mut keys = vec![0.0; self.width.next_multiple_of(LANES)];
+        let mut scratch = Scratch { powers: vec![0.0; self.width.next_multiple_of(LANES)], best: vec![0.0; rule.top] };
         let kept = rule.top + rule.shared;
         for (logits, out) in self.logits.chunks_exact(self.width).zip(self.out.chunks_exact_mut(rule.top + kept)) {
             let (ids, weights) = out.split_at_mut(rule.top);
             match rule.scores {
-                Scores::Softmax { normalised } => softmax::<L>(logits, normalised, rule, &mut keys, ids, weights),
-                Scores::Sigmoid => sigmoid::<L>(logits, rule, &mut keys, ids, weights),
+                Scores::Softmax { normalised } => softmax::<L>(logits, normalised, rule, &mut scratch, ids, weights),
+                Scores::Sigmoid => sigmoid::<L>(logits, rule, &mut scratch, ids, weights),
             }
             for weight in weights {
                 *weight *= rule.scale;
@@ -84,17 +84,24 @@ impl Kernel for Rows<'_> {
     }
 }
 
+/// Of one row at a time.
+struct Scratch {
+    powers: Vec<f32>,
+    /// What the chosen ones were chosen by.
+    best: Vec<f32>,
+}
+
 /// Chosen by logit, which orders as the probability does.
 #[inline(always)]
 fn softmax<L: Lanes>(
     logits: &[f32],
     normalised: bool,
     rule: Rule<'_>,
-    powers: &mut [f32],
+    Scratch { powers, best }: &mut Scratch,
     ids: &mut [f32],
     weights: &mut [f32],
 ) {
-    choose(logits, rule.bias, ids);
+    choose(logits, rule.bias, best, ids);
     let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
     let sum = exponentials::<L>(logits, largest, powers);
     for (weight, id) in weights.iter_mut().zip(ids.iter()) {
@@ -108,13 +115,14 @@ fn softmax<L: Lanes>(
 
 /// Weights through log(sigmoid), so that no sum of tiny sigmoids is 0.
 #[inline(always)]
-fn sigmoid<L: Lanes>(logits: &[f32], rule: Rule<'_>, scores: &mut [f32], ids: &mut [f32], weights: &mut [f32]) {
+fn sigmoid<L: Lanes>(logits: &[f32], rule: Rule<'_>, scratch: &mut Scratch, ids: &mut [f32], weights: &mut [f32]) {
+    let Scratch { powers: scores, best } = scratch;
     let routed = logits.len() - rule.shared;
     for (logits, scores) in logits[..routed].chunks(LANES).zip(scores.chunks_mut(LANES)) {
         let one = L::splat(1.0);
         one.div(one.add(exp(L::load_first(logits).neg()))).store_first(&mut scores[..logits.len()]);
     }
-    choose(&scores[..routed], rule.bias, ids);
+    choose(&scores[..routed], rule.bias, best, ids);
     for (i, weight) in weights.iter_mut().enumerate() {
         *weight = logits[if i < ids.len() { ids[i] as usize } else { routed + i - ids.len() }];
     }
@@ -145,22 +153,21 @@ fn exponentials<L: Lanes>(x: &[f32], largest: f32, powers: &mut [f32]) -> f32 {
 
 /// Ids of the largest `score + bias`, the largest first; equal ones by rising id. One pass: most ids are below the least
 /// of those kept so far.
-fn choose(scores: &[f32], bias: Option<&[f32]>, ids: &mut [f32]) {
+#[inline(always)]
+fn choose(scores: &[f32], bias: Option<&[f32]>, best: &mut [f32], ids: &mut [f32]) {
     let routed = bias.map_or(scores.len(), <[f32]>::len).min(scores.len());
-    let key = |id: usize| scores[id] + bias.map_or(0.0, |bias| bias[id]);
-    let mut kept = 0;
-    for id in 0..routed {
-        let own = key(id);
-        let beats = |other: f32| own > key(other as usize);
-        if kept == ids.len() && !beats(ids[kept - 1]) {
+    let (best, last) = (&mut best[..ids.len()], ids.len() - 1);
+    for (id, score) in scores[..routed].iter().enumerate() {
+        let own = bias.map_or(*score, |bias| score + bias[id]);
+        let beats = |other: f32| own > other;
+        if id > last && !beats(best[last]) {
             continue;
         }
-        let mut place = kept.min(ids.len() - 1);
-        while place > 0 && beats(ids[place - 1]) {
-            ids[place] = ids[place - 1];
+        let mut place = id.min(last);
+        while place > 0 && beats(best[place - 1]) {
+            (best[place], ids[place]) = (best[place - 1], ids[place - 1]);
             place -= 1;
         }
-        ids[place] = id as f32;
-        kept = (kept + 1).min(ids.len());
+        (best[place], ids[place]) = (own, id as f32);
     }
 }

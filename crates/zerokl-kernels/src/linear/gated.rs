@@ -33,18 +33,11 @@ pub fn gated_rows(cpu: Cpu, x: Rows<'_>, weight: &Matrix, bias: Option<&[f32]>, 
     assert!(bias.is_none_or(|bias| bias.len() == weight.rows), "one bias per output");
     let epilogue = Epilogue { bias, residual: None };
     let rows = out.len() / width;
-    let length = tile_panels(rows) * PANEL;
-    let (gates, ups) = (weight.cuts(0..width, length), weight.cuts(width..2 * width, length));
-    let alike = |(gate, up): (&Cut<'_>, &Cut<'_>)| {
-        let at_panel = (up.outputs.start - up.first).is_multiple_of(PANEL);
-        at_panel && gate.outputs.start + width == up.outputs.start && gate.outputs.end + width == up.outputs.end
-    };
-    if gates.len() != ups.len() || !gates.iter().zip(&ups).all(alike) {
-        // The ups start inside a panel, or their shards are other ones: rare, so the plain way will do.
+    let Some((gates, ups)) = halves(weight, tile_panels(rows) * PANEL) else {
         let mut both = vec![0.0; 2 * out.len()];
         linear(cpu, &x.gathered(), weight, epilogue, &mut both);
         return swiglu(cpu, &both, width, out);
-    }
+    };
     let columns: Vec<_> = gates.iter().map(|cut| cut.outputs.clone()).collect();
     let part = Part { k: 0..weight.columns, leaves: &weight.leaves };
     with_inputs(cpu, x, &part, weight, |inputs| {
@@ -61,6 +54,18 @@ pub fn gated_rows(cpu: Cpu, x: Rows<'_>, weight: &Matrix, bias: Option<&[f32]>, 
             });
         });
     });
+}
+
+/// Gates and ups in cuts of `length`, each with its like. None if the ups start inside a panel, or their shards are other
+/// ones: rare, so the plain way will do.
+fn halves(weight: &Matrix, length: usize) -> Option<(Vec<Cut<'_>>, Vec<Cut<'_>>)> {
+    let width = weight.rows / 2;
+    let (gates, ups) = (weight.cuts(0..width, length), weight.cuts(width..2 * width, length));
+    let alike = |(gate, up): (&Cut<'_>, &Cut<'_>)| {
+        let at_panel = (up.outputs.start - up.first).is_multiple_of(PANEL);
+        at_panel && gate.outputs.start + width == up.outputs.start && gate.outputs.end + width == up.outputs.end
+    };
+    (gates.len() == ups.len() && gates.iter().zip(&ups).all(alike)).then_some((gates, ups))
 }
 
 thread_local! {
@@ -93,6 +98,20 @@ mod tests {
     use super::*;
     use crate::formats::Format;
     use crate::matrix::Source;
+
+    #[test]
+    fn only_halves_that_meet_inside_a_panel_go_the_plain_way() {
+        let of = |width: usize| {
+            let weight = numbers(2 * width * 3, 7);
+            Matrix::pack(Cpu::detect(), Source::F32(&weight), 2 * width, 3, Format::Bf16)
+        };
+        for width in [16, 256, 768, 1792] {
+            let whole = of(width);
+            assert!(halves(&whole, 6 * PANEL).is_some() && halves(&whole, 12 * PANEL).is_some(), "{width}");
+            assert!(halves(&Matrix::stack(&[&whole, &whole]), 12 * PANEL).is_some(), "{width}, stacked");
+        }
+        assert!(halves(&of(20), 12 * PANEL).is_none());
+    }
 
     /// Widths: whole panels in one tile and in several, and one that ends inside a panel.
     #[test]
