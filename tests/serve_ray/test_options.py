@@ -52,7 +52,7 @@ def test_the_router_sees_prompts_whose_prefixes_are_the_requests(body, prompt):
     assert prompt_of(body) == prompt
 
 
-def test_headers_of_one_connection_do_not_travel():
+def test_headers_of_one_connection_do_not_travel_and_a_request_without_prompt_has_its_path():
     one = asked("POST", "/generate?x=1", [("Host", "a"), ("Content-Length", "2"), ("X-Request-Id", "7")], b"{}")
     assert one.headers == (("X-Request-Id", "7"),)
-    assert (one.target, one.prompt) == ("/generate?x=1", "")
+    assert (one.target, one.prompt) == ("/generate?x=1", "/generate?x=1")

@@ -20,12 +20,12 @@ class Asked:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     prompt: str
-    """What the router looks at; nobody else does."""
+    """What the router looks at; nobody else does. Never empty."""
 
 
 def asked(method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes) -> Asked:
     kept = tuple((name, value) for name, value in headers if name.lower() not in HOP_BY_HOP)
-    return Asked(method, target, kept, body, prompt_of(body))
+    return Asked(method, target, kept, body, prompt_of(body) or target)  # Ray's router divides by its length
 
 
 def prompt_of(body: bytes) -> str:
