@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import stat
+from itertools import chain, count
 
 import pytest
 from click.testing import CliRunner
@@ -77,15 +77,14 @@ def test_ratios_are_taken_within_a_round_and_the_first_round_does_not_count():
     assert found["ratio"] == {"peer": {"median": 2, "lowest": 1, "highest": 3}}
 
 
-def test_our_engine_counts_only_what_was_decoded(tmp_path, monkeypatch):
-    """By a clock that ticks once per reading, a step takes one tick and a decode makes one token per sequence in it."""
+@pytest.mark.parametrize(("test", "speed"), [("decode:3", 3), ("decode:1@100", 1), ("prefill:40", 0.4)])
+def test_our_engine_counts_only_what_was_decoded(tmp_path, monkeypatch, test, speed):
+    """By a clock in which the step of the prompts takes 100 and every other one 1, tokens come one per sequence."""
     folder = make_tiny_llama(tmp_path / "model", 3)
     program = Zerokl(Config(model=str(folder), max_total_tokens=1024), new_tokens=8)
-    ticks = iter(range(10**6))
+    ticks = chain([0], count(100))
     monkeypatch.setattr("zerokl.bench.peers.time.perf_counter", lambda: float(next(ticks)))
-    assert program.speed(Task("decode", 3)) == 3
-    assert program.speed(Task("decode", 1, depth=100)) == 1
-    assert math.isfinite(program.speed(Task("prefill", 40)))
+    assert program.speed(Task.parse(test)) == speed
 
 
 def test_the_command_writes_a_table_a_file_and_a_plot(llama_cpp, tmp_path):
