@@ -101,3 +101,9 @@ def test_the_command_writes_a_table_a_file_and_a_plot(llama_cpp, tmp_path):
     assert kept["summary"]["decode:2"]["tokens_per_second"]["llama.cpp"] == 400
     assert kept["machine"]["read_gb_per_s"] > 0
     assert plot.read_text().count("against llama.cpp") == 1
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
+    result = CliRunner().invoke(bench, ["peers", str(tmp_path), "--json", str(tmp_path / "nowhere" / "report.json")])
+    assert result.exit_code == 2
+    assert "No such file or directory" in result.output

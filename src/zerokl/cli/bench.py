@@ -6,13 +6,12 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from zerokl.bench.load import Load
-from zerokl.cli.bench_cpu import peers, roofline
+from zerokl.cli.bench_cpu import OUTPUT, peers, roofline
 from zerokl.cli.generate import SERVER_OPTIONS
 from zerokl.cli.options import config_of, config_options
 from zerokl.errors import CallerError
@@ -41,7 +40,7 @@ def load_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Lengths: all alike, from half to one and a half, or log-normal as people talk.",
         ),
         click.option("--load-seed", default=0, show_default=True, help="Lengths, words and arrivals follow from it."),
-        click.option("--json", "to_json", type=click.Path(path_type=Path), help="Write the figures to this file."),
+        click.option("--json", "to_json", type=OUTPUT, help="Write the figures to this file."),
     ):
         command = option(command)
     return command
@@ -57,8 +56,8 @@ def load_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--model", default="", help="Model name to send; else the server's first.")
 @click.option("--api-key", default="", help="Sent as a bearer token.")
 @click.option("--extra", default="{}", help="JSON object: more fields of each request.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write a plot (SVG) to this file.")
-def serve(url: str, to_json: Path | None, plot: Path | None, load_seed: int, **values: Any) -> None:
+@click.option("--plot", type=OUTPUT, help="Write a plot (SVG) to this file.")
+def serve(url: str, to_json: TextIO | None, plot: TextIO | None, load_seed: int, **values: Any) -> None:
     """Time a server's streams: URL is the base of anything that speaks OpenAI's /v1/completions."""
     from zerokl.bench import plot as plots
     from zerokl.bench import serve as serving
@@ -75,14 +74,14 @@ def serve(url: str, to_json: Path | None, plot: Path | None, load_seed: int, **v
     click.echo(serving_text(found))
     if to_json:
         kept = found | {"streams": [asdict(stream) for stream in streams]}
-        to_json.write_text(json.dumps(kept) + "\n")
+        to_json.write(json.dumps(kept) + "\n")
     if plot:
         good = [stream for stream in streams if not stream.error]
         curves = {
             "time to first token": [(stream.pieces[0] - stream.sent) * 1e3 for stream in good],
             "whole request": [(stream.ended - stream.sent) * 1e3 for stream in good],
         }
-        plot.write_text(plots.cumulative(curves, f"{len(good)} requests, {found['output_tokens_per_second']} tokens/s"))
+        plot.write(plots.cumulative(curves, f"{len(good)} requests, {found['output_tokens_per_second']} tokens/s"))
     if found["failed"]:
         raise SystemExit(1)
 
@@ -108,7 +107,7 @@ def serving_text(found: dict[str, Any]) -> str:
 @load_options
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="The best one counts.")
 @config_options(*SERVER_OPTIONS)
-def offline(to_json: Path | None, repeats: int, load_seed: int, **values: Any) -> None:
+def offline(to_json: TextIO | None, repeats: int, load_seed: int, **values: Any) -> None:
     """Time the engine alone, in this process: all requests at once. Takes the server's options for the model."""
     from zerokl.bench.offline import offline as measured
 
@@ -117,7 +116,7 @@ def offline(to_json: Path | None, repeats: int, load_seed: int, **values: Any) -
     found = measured(config_of(values), load, repeats)
     click.echo(json.dumps(found, indent=1))
     if to_json:
-        to_json.write_text(json.dumps(found) + "\n")
+        to_json.write(json.dumps(found) + "\n")
 
 
 @bench.command()
@@ -128,7 +127,7 @@ def offline(to_json: Path | None, repeats: int, load_seed: int, **values: Any) -
 @click.option("--threads", type=click.IntRange(1), help="On the CPU; else as many as there are.")
 @click.option("--isa", default="", help="On the CPU: another instruction set than the best.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="On the CPU: how weights are kept.")
-@click.option("--plot", type=click.Path(path_type=Path), help="On the CPU: write the roofline (SVG) to this file.")
+@click.option("--plot", type=OUTPUT, help="On the CPU: write the roofline (SVG) to this file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def kernels(
     model: str, rows: tuple[int, ...], layers: tuple[str, ...], device: str, as_json: bool, **on_cpu: Any

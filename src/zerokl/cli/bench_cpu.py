@@ -7,11 +7,14 @@ import os
 import platform
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from zerokl.errors import CallerError
+
+OUTPUT = click.File("w", lazy=False)
+"""Opened before anything is measured: a path that can't be written must not cost the measurement."""
 
 
 def roofline(
@@ -21,7 +24,7 @@ def roofline(
     threads: int | None,
     isa: str,
     dtype: str,
-    plot: Path | None,
+    plot: TextIO | None,
 ) -> None:
     from zerokl.bench import plot as plots
     from zerokl.bench import roofline as table
@@ -41,7 +44,7 @@ def roofline(
         )
     if plot:
         drawn = [(p.operation, p.flops / p.num_bytes, p.gflop_per_s) for p in points]
-        plot.write_text(plots.roofline(drawn, machine["read_gb_per_s"], machine["gflop_per_s"]))
+        plot.write(plots.roofline(drawn, machine["read_gb_per_s"], machine["gflop_per_s"]))
 
 
 def measured_machine(threads: int | None, isa: str) -> dict[str, Any]:
@@ -91,8 +94,8 @@ def machine_text(machine: dict[str, Any]) -> str:
 @click.option("--dtype", default="auto", show_default=True, help="As in zerokl serve.")
 @click.option("--cpu-numerics", default="exact", show_default=True, help="As in zerokl serve.")
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="Ours; theirs is f16, or bf16 if ours is.")
-@click.option("--json", "to_json", type=click.Path(path_type=Path), help="Write all rounds to this file.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write the ratios as bars (SVG) to this file.")
+@click.option("--json", "to_json", type=OUTPUT, help="Write all rounds to this file.")
+@click.option("--plot", type=OUTPUT, help="Write the ratios as bars (SVG) to this file.")
 def peers(
     model: Path,
     llama_cpp: Path | None,
@@ -102,8 +105,8 @@ def peers(
     rounds: int,
     threads: int,
     isa: str,
-    to_json: Path | None,
-    plot: Path | None,
+    to_json: TextIO | None,
+    plot: TextIO | None,
     **ours: Any,
 ) -> None:
     """Speed on the CPU against llama.cpp and transformers, in turns: MODEL is a GGUF file (or folder) that all read."""
@@ -138,7 +141,7 @@ def peers(
         click.echo(f"{test:16s}{speeds}{ratios}")
     if to_json:
         report = {"machine": machine, "model": model.name, "tokens": tokens} | ours
-        to_json.write_text(json.dumps(report | {"summary": summaries, "rounds": found}, indent=1) + "\n")
+        to_json.write(json.dumps(report | {"summary": summaries, "rounds": found}, indent=1) + "\n")
     if plot:
         medians = {test: {n: r["median"] for n, r in summary["ratio"].items()} for test, summary in summaries.items()}
-        plot.write_text(plots.bars(medians, f"zerokl, {model.name}, {machine['isa']}, {threads} threads"))
+        plot.write(plots.bars(medians, f"zerokl, {model.name}, {machine['isa']}, {threads} threads"))
