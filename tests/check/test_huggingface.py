@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,8 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     [
         ("hf:/no/such/folder", "does not exist"),
         ("hf:{}?dtype=float8", "no dtype 'float8'; there are: auto, float32"),
-        ("hf:{}?device=cuda", "no option 'device'; there are: dtype, attn"),
+        ("hf:{}?device=cuda", "no option 'device'; there are: dtype, attn, rows"),
+        ("hf:{}?rows=2", "rows=2; a step has one row"),
     ],
 )
 def test_place_that_is_none_is_one_clear_error(tmp_path: Path, url: str, words: str) -> None:
@@ -127,15 +129,34 @@ def test_place_that_is_none_is_one_clear_error(tmp_path: Path, url: str, words: 
 @pytest.mark.oracle
 @pytest.mark.timeout(300)
 def test_real_model_repeats_and_agrees_with_itself_in_float64_up_to_rounding(tmp_path: Path) -> None:
-    assert ORACLE.exists(), "make oracles installs torch and transformers"
     folder = make_tiny_llama(tmp_path / "model", 3)
-    packages = next(path for path in sys.path if path.endswith("site-packages"))
-    command = [ORACLE, "-c", UNDER_ORACLE, SOURCE, packages, "check", f"hf:{folder}?dtype=float32", "--quick"]
-    more = ["--cases", "repeats,rescoring", "--against", f"hf:{folder}?dtype=float64", "--json", tmp_path / "report"]
-    found = subprocess.run([*command, *more], timeout=280, capture_output=True, text=True)
-    assert found.returncode == 1, found.stderr  # float32 and float64 differ
-    report = json.loads((tmp_path / "report").read_text())
-    cases = {case["name"]: case for case in report["cases"]}
+    status, cases = check_real(
+        tmp_path,
+        f"hf:{folder}?dtype=float32",
+        *("--cases", "repeats,rescoring", "--against", f"hf:{folder}?dtype=float64"),
+    )
+    assert status == 1  # float32 and float64 differ
     assert cases["repeats"]["status"] == "equal"
     assert cases["against"]["status"] == "different"
     assert 0 < cases["against"]["max_abs"] < 1e-4
+
+
+@pytest.mark.oracle
+@pytest.mark.timeout(300)
+def test_real_model_that_computes_one_row_a_step_is_equal_alone_scored_and_in_company(tmp_path: Path) -> None:
+    folder = make_tiny_llama(tmp_path / "model", 3)
+    status, cases = check_real(tmp_path, f"hf:{folder}?dtype=bfloat16&rows=1", "--cases", "rescoring,continued,crowd")
+    assert status == 0
+    assert {case["status"] for case in cases.values()} == {"equal"}
+    assert all(case["values"] > 100 for case in cases.values())
+
+
+def check_real(tmp_path: Path, place: str, *more: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit status and cases of a quick check under the Python that has torch."""
+    assert ORACLE.exists(), "make oracles installs torch and transformers"
+    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    command = [ORACLE, "-c", UNDER_ORACLE, SOURCE, packages, "check", place, "--quick", *more]
+    found = subprocess.run([*command, "--json", tmp_path / "report"], timeout=280, capture_output=True, text=True)
+    assert (tmp_path / "report").exists(), found.stderr
+    report = json.loads((tmp_path / "report").read_text())
+    return found.returncode, {case["name"]: case for case in report["cases"]}

@@ -4,6 +4,7 @@ torch, and only once a model is loaded.
     hf:FOLDER                       the checkpoint's own dtype
     hf:FOLDER?dtype=float32         computed in another one; float64 is the reference of references
     hf:FILE.gguf?attn=eager         a GGUF file; another attention of transformers
+    hf:FOLDER?rows=1                one row a step, prompts too: no kernel can tell prefill from decode, or who is there
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ WRONG = (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeErro
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What `hf:PATH?dtype=...&attn=...` says."""
+    """What `hf:PATH?dtype=...&attn=...&rows=1` says."""
 
     path: Path
     dtype: str = "auto"
     attention: str = ""
+    one_row: bool = False
 
 
 def parse_place(url: str) -> Place:
     parts = urlsplit(url.removeprefix(SCHEME))
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    unknown = sorted(set(options) - {"dtype", "attn"})
+    unknown = sorted(set(options) - {"dtype", "attn", "rows"})
     if unknown:
-        raise CouldNotRun(f"{url}: no option {unknown[0]!r}; there are: dtype, attn")
-    place = Place(Path(parts.path).expanduser(), options.get("dtype", "auto"), options.get("attn", ""))
+        raise CouldNotRun(f"{url}: no option {unknown[0]!r}; there are: dtype, attn, rows")
+    if options.get("rows", "1") != "1":
+        raise CouldNotRun(f"{url}: rows={options['rows']}; a step has one row (rows=1) or all of them (leave it out)")
+    path = Path(parts.path).expanduser()
+    place = Place(path, options.get("dtype", "auto"), options.get("attn", ""), one_row="rows" in options)
     if place.dtype not in DTYPES:
         raise CouldNotRun(f"{url}: no dtype {place.dtype!r}; there are: {', '.join(DTYPES)}")
     if not place.path.exists():
@@ -71,6 +76,7 @@ class TorchModel:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, **named)
         except WRONG:
             self._tokenizer = None
+        self._one_row = place.one_row
         self.name = place.path.name
         self.version = f"{transformers.__version__}, torch {self._torch.__version__}, {self._model.dtype}".replace(
             "torch.", ""
@@ -92,6 +98,8 @@ class TorchModel:
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, all_rows: bool) -> tuple[np.ndarray, Any]:
         """[batch, 1 or length, vocabulary] float32 log-probabilities, and what `decode_step` goes on from."""
+        if self._one_row:
+            return self._prefill_by_rows(prompts, all_rows)
         torch = self._torch
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
@@ -100,10 +108,31 @@ class TorchModel:
 
     def decode_step(self, tokens: Sequence[int], state: Any) -> tuple[np.ndarray, Any]:
         """One more token of each; [batch, 1, vocabulary]."""
+        if self._one_row:
+            rows, states = zip(*map(self._row, tokens, state), strict=True)
+            return np.concatenate(rows), list(states)
         torch = self._torch
         mask, keys = state
         mask = torch.cat([mask, torch.ones((len(tokens), 1), dtype=mask.dtype)], dim=1)
         return self._forward(torch.tensor([[token] for token in tokens]), mask, keys, False)
+
+    def _prefill_by_rows(self, prompts: Sequence[Sequence[int]], all_rows: bool) -> tuple[np.ndarray, Any]:
+        longest = max(map(len, prompts)) if all_rows else 1
+        found, states = np.zeros((len(prompts), longest, self.vocabulary), np.float32), []
+        for number, prompt in enumerate(prompts):
+            state = None
+            for left, token in zip(range(len(prompt), 0, -1), prompt, strict=True):
+                row, state = self._row(token, state)
+                if left <= longest:
+                    found[number, -left] = row[0, 0]
+            states.append(state)
+        return found, states
+
+    def _row(self, token: int, state: Any) -> tuple[np.ndarray, Any]:
+        torch = self._torch
+        ids, one = torch.tensor([[token]]), torch.ones((1, 1), dtype=torch.int64)
+        mask, keys = (one, None) if state is None else (torch.cat([state[0], one], dim=1), state[1])
+        return self._forward(ids, mask, keys, True)
 
     def _forward(self, ids: Any, mask: Any, keys: Any, all_rows: bool) -> tuple[np.ndarray, Any]:
         """All rows go through the head, whoever is wanted: its sums depend on how many there are."""
