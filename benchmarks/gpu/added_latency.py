@@ -182,10 +182,10 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("options", nargs="*")
-    given = parser.parse_args()
+    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given = parser.parse_args(sys.argv[1:cut])
     figures: dict[str, list[dict[str, float]]] = {frontend: [] for frontend in FRONTENDS}
-    with engine_folder(given.model, given.options) as folder:
+    with engine_folder(given.model, sys.argv[cut + 1 :]) as folder:
         measure("rust", folder, given)  # warm: every bucket that these widths meet
         for _ in range(given.rounds):
             for frontend, rows in figures.items():
