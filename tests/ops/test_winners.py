@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from zerokl.bench.tuned import ROWS, Found, schedules, still_good
+from zerokl.bench.tuned import ROWS, Found, schedules, still_good, streams
 from zerokl.errors import EngineError
 from zerokl.ops import winners
-from zerokl.ops.choices import REFERENCE, Choices, Schedule, Shape, candidates, fallback, settle
+from zerokl.ops.choices import REFERENCE, Choices, Schedule, Shape, Streamed, candidates, settle
 
 ENTRY = {"rows": 8, "columns": 4096, "depth": 12288, "gated": False, "schedule": [8, 16, 512, True, 2, 4]}
 
@@ -34,10 +34,22 @@ def test_a_winner_serves_the_rows_up_to_those_it_was_tuned_with(tuned):
     other = ENTRY | {"rows": 1, "schedule": [8, 32, 256, True, 4, 6]}
     tuned(ENTRY, other)
     shape = Shape(8, 4096, 12288)
-    assert fallback(shape) == fallback(shape._replace(rows=2)) == Schedule(8, 16, 512, True, 2, 4)
-    assert fallback(shape._replace(rows=1)) == Schedule(8, 32, 256, True, 4, 6)
+    assert first(shape) == first(shape._replace(rows=2)) == Schedule(8, 16, 512, True, 2, 4)
+    assert first(shape._replace(rows=1)) == Schedule(8, 32, 256, True, 4, 6)
     for elsewhere in (shape._replace(rows=16), shape._replace(depth=4096), shape._replace(gated=True)):
-        assert fallback(elsewhere) != Schedule(8, 16, 512, True, 2, 4)
+        assert first(elsewhere) != Schedule(8, 16, 512, True, 2, 4)
+    assert first(shape._replace(form="nvfp4")) != Schedule(8, 16, 512, True, 2, 4)
+
+
+def first(shape: Shape):
+    return candidates(shape)[0]
+
+
+def test_a_winner_may_be_a_stream_and_is_then_left_out_where_there_is_a_bias(tuned):
+    tuned(ENTRY | {"rows": 64, "schedule": [16, 512, 4, 264, True]})
+    shape = Shape(64, 4096, 12288)
+    assert first(shape) == Streamed(16, 512, 4, 264, True)
+    assert Streamed(16, 512, 4, 264, True) not in candidates(shape._replace(biased=True))
 
 
 def test_a_winner_with_other_bits_is_not_used(tuned):
@@ -49,8 +61,9 @@ def test_a_winner_with_other_bits_is_not_used(tuned):
         return lambda way, rows: (int(way == wish), 100)
 
     verdicts = settle(choices, [Shape(0, 4096, 12288)], [8], comparing)
-    assert [verdict.way for verdict in verdicts] == [wish, REFERENCE]
-    assert choices.admitted == {Shape(8, 4096, 12288): REFERENCE}
+    assert verdicts[0].way == wish
+    assert [verdict.differing for verdict in verdicts] == [1, 0]
+    assert choices.admitted == {Shape(8, 4096, 12288): candidates(Shape(8, 4096, 12288))[1]}
     assert candidates(Shape(8, 4096, 12288))[-1] == REFERENCE
 
 
@@ -63,6 +76,10 @@ def test_a_winner_with_other_bits_is_not_used(tuned):
         {"schedule": [8, 16, 512, True, 2, 9]},
         {"rows": "8"},
         {"gated": 0},
+        {"schedule": [16, 256, 8, 264, 1]},
+        {"schedule": [16, 256, 9, 264, True]},
+        {"schedule": [8, 256, 8, 264, True]},
+        {"schedule": [16, 250, 8, 264, True]},
     ],
 )
 def test_a_file_that_makes_no_sense_stops_the_start_with_one_sentence(change, tmp_path):
@@ -81,6 +98,11 @@ def test_what_is_tried_fits_the_layer_and_keeps_the_bits_question_open():
         for schedule in every:
             winners.check(ENTRY | {"schedule": list(schedule)})
             assert schedule.rows >= rows
+        for columns, depth, gated in ((4096, 12288, False), (12288, 4096, True), (151936, 4096, False)):
+            ways = streams(rows, columns, depth, gated)
+            assert (10 < len(ways) == len(set(ways))) == (rows <= 16)
+            for way in ways:
+                winners.check(ENTRY | {"schedule": list(way)})
 
 
 def test_only_a_clear_winner_is_kept_and_layers_tuned_again_lose_their_old_one():

@@ -1,4 +1,4 @@
-"""The search behind `zerokl tune`: schedules for few rows, timed inside graphs; other bits don't take part."""
+"""The search behind `zerokl tune`: ways for few rows, timed inside graphs; other bits don't take part."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import triton
 
 from zerokl.bench.kernels import timed
-from zerokl.bench.tuned import Found, schedules
-from zerokl.ops.choices import REFERENCE, Schedule, Shape, fallback
+from zerokl.bench.tuned import Found, schedules, streams
+from zerokl.ops.choices import REFERENCE, Schedule, Shape, Streamed, Way, candidates
 from zerokl.ops.triton import admit
 from zerokl.ops.triton.admit import inputs, outcome
 
@@ -23,27 +23,31 @@ def is_possible() -> bool:
 
 
 def search(layers: dict[str, Shape], rows: Sequence[int], most: int) -> Iterator[Found]:
-    """Every layer at every number of rows; `most` schedules each, spread over what there is."""
+    """Every layer at every number of rows; up to `most` ways of each kind, spread over what there is."""
     for name, kind in layers.items():
         given = inputs(kind, max(rows), "cuda", admit.KINDS[0])
         expected = outcome(REFERENCE, kind, given, max(rows))
         weights = [given.w, *(given.w.clone() for _ in range(max(1, min(6, ROTATED_BYTES // given.w.nbytes))))]
         for count in rows:
             shape = kind._replace(rows=count)
-            before = fallback(shape)
-            every = schedules(count, kind.depth, kind.gated)
-            tried = dict.fromkeys([before, *every[:: max(1, len(every) // most)]])
-            times: dict[Schedule, float] = {}
-            for schedule in tried:
+            before = candidates(shape)[0]
+            tried: dict[Way, None] = {before: None}
+            for every in (
+                streams(count, kind.columns, kind.depth, kind.gated),
+                schedules(count, kind.depth, kind.gated),
+            ):
+                tried |= dict.fromkeys(every[:: max(1, -(-len(every) // most))])
+            times: dict[Way, float] = {}
+            for way in tried:
                 try:
-                    us, differ = timed(schedule, kind, given, weights, expected, count)
+                    us, differ = timed(way, kind, given, weights, expected, count)
                 except (triton.runtime.errors.OutOfResources, RuntimeError):
                     continue
                 if not differ:
-                    times[schedule] = us
-            best = min(times, key=lambda one: times[one])
-            rejected = len(tried) - len(times)
-            yield Found(name, shape, best, times[best], before, times[before], len(tried), rejected)
+                    times[way] = us
+            ours = {way: us for way, us in times.items() if isinstance(way, Schedule | Streamed)}
+            best = min(ours, key=lambda one: ours[one])
+            yield Found(name, shape, best, times[best], before, times[before], len(tried), len(tried) - len(times))
 
 
 def measured_with() -> dict[str, str]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from zerokl.ops.choices import Schedule, Shape, dividing
+from zerokl.ops.choices import Schedule, Shape, Streamed, Way, dividing
 
 ROWS = (1, 8, 16, 32, 64)
+PROCESSORS, SHARED_BYTES = 132, 225_000
+"""Of the family that winners are for."""
+STREAMED_ROWS = 16
 WORTH = 0.98
 """A winner takes at most this part of the time of what it replaces: less is noise."""
 
@@ -20,9 +23,9 @@ class Found:
 
     layer: str
     shape: Shape
-    schedule: Schedule
+    schedule: Schedule | Streamed
     us: float
-    before: Schedule
+    before: Way
     before_us: float
     tried: int
     rejected: int
@@ -49,6 +52,18 @@ def schedules(rows: int, depth: int, gated: bool) -> list[Schedule]:
             swapped = tile < 64
             found.append(Schedule(tile, columns, dividing(step, depth), swapped, warps, stages))
     return list(dict.fromkeys(found))
+
+
+def streams(rows: int, columns: int, depth: int, gated: bool) -> list[Streamed]:
+    """The same for weights that bulk copies bring: as many places as one to four programs a processor have."""
+    found, height = [], max(8, 1 << (rows - 1).bit_length())
+    for tile, step, each, soon in product((16, 32, 64), (128, 256, 512), (1, 2, 3, 4), (True, False)):
+        weights = tile * (2 if gated else 1) * step * 2
+        stages = min(8, (SHARED_BYTES // each - 1300) // (weights + height * step * 2))
+        tiles = -(-columns // tile)
+        if stages >= 3 and stages * weights >= 24_000 and tiles > PROCESSORS * (each - 1) and depth % step == 0:
+            found.append(Streamed(tile, step, stages, PROCESSORS * each, soon))
+    return found if rows <= STREAMED_ROWS else []
 
 
 def still_good(

@@ -19,7 +19,7 @@ from zerokl.ops import winners
 )
 @click.option("--layers", multiple=True, help="Only these: qkv, out, gate_up, down, head.")
 @click.option(
-    "--most", default=40, show_default=True, type=click.IntRange(1), help="Schedules to try per layer and rows."
+    "--most", default=40, show_default=True, type=click.IntRange(1), help="Ways to try per layer, rows and kind."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write here, not where the package keeps them.")
 def tune(model: str, rows: tuple[int, ...], layers: tuple[str, ...], most: int, out: Path | None) -> None:

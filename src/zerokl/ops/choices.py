@@ -3,8 +3,8 @@
 Rows above `LIBRARY_FROM` go to cuBLAS, which is called with split-K forbidden and only at bucket sizes, each of which
 `triton/admit.py` has compared with the reference schedule; the rest, and whatever was not admitted, to a schedule of
 our own.
-The table is measured (docs/log.md); for other shapes the rule below picks by the same pattern, unless `zerokl tune` has
-found better (`winners.py`).
+Up to eight rows stream their weights (`triton/streamed.py`). The tables are measured (docs/log.md); for other shapes
+the rules below pick by the same pattern, unless `zerokl tune` has found better (`winners.py`).
 """
 
 from __future__ import annotations
@@ -76,6 +76,21 @@ class Packed(NamedTuple):
     """Places for copies: all but one are on their way."""
 
 
+class Streamed(NamedTuple):
+    """How few rows meet weights that bulk copies bring while the kernel ahead still runs."""
+
+    columns: int
+    """Of a tile, 16 for each warp."""
+    depth: int
+    """Of one copy."""
+    stages: int
+    """Copies on their way."""
+    programs: int
+    """At most."""
+    soon: bool
+    """The next kernel may come when all programs have begun, not when they are at their last tile's end."""
+
+
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
@@ -88,7 +103,7 @@ REFERENCE_LEAVES = "reference leaves"
 BLOCKS = "fp8_block"
 """The form whose sums are scaled every 128 k, so that no library can make them."""
 
-Way = Schedule | Persistent | LeafTiles | Packed | str
+Way = Schedule | Persistent | LeafTiles | Packed | Streamed | str
 
 
 class Shape(NamedTuple):
@@ -172,9 +187,33 @@ def candidates(shape: Shape) -> list[Way]:
         return [*packed(shape), by_blocks(LARGE._replace(stages=2)), by_blocks(REFERENCE)]
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
     library = [LIBRARY] if shape.rows > first and not shape.biased else []
-    fits = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
-    persistent = [TILES] if fits and shape.rows >= PERSISTENT_FROM else []
-    return [*packed(shape), *persistent, *library, fallback(shape), REFERENCE]
+    whole = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
+    persistent = [TILES] if whole and shape.rows >= PERSISTENT_FROM else []
+    return [*packed(shape), *tuned(shape), *persistent, *library, *streamed(shape), fallback(shape), REFERENCE]
+
+
+def tuned(shape: Shape) -> list[Way]:
+    """What `zerokl tune` found for a layer of this size and these rows, if it did."""
+    if shape.form:
+        return []
+    found = winner(shape.rows, shape.columns, shape.depth, shape.gated, MOST_TUNED_ROWS)
+    if found is None:
+        return []
+    way = Schedule(*found) if len(found) == len(Schedule._fields) else Streamed(*found)
+    return [] if isinstance(way, Streamed) and not fits(way, shape) else [way]
+
+
+def streamed(shape: Shape) -> list[Way]:
+    """For few rows of a weight that isn't packed."""
+    narrow, usual, broad, gated = STREAMED
+    chosen = gated if shape.gated else narrow if shape.columns <= 4096 else broad if shape.columns >= 16384 else usual
+    way = chosen._replace(depth=dividing(chosen.depth, shape.depth))
+    return [way] if shape.rows <= STREAMED_UP_TO and fits(way, shape) else []
+
+
+def fits(way: Streamed, shape: Shape) -> bool:
+    """Copies are whole, and nothing is done with a sum but adding a residual or the gate."""
+    return not (shape.form or shape.biased or shape.depth % way.depth)
 
 
 def reference_of(shape: Shape) -> Way:
@@ -221,9 +260,6 @@ def fallback(shape: Shape) -> Schedule:
     """A schedule of ours: few rows stream the weights, many fill the matrix unit."""
     if shape.form == BLOCKS:
         return by_blocks(REFERENCE)
-    tuned = winner(shape.rows, shape.columns, shape.depth, shape.gated, MOST_TUNED_ROWS)
-    if tuned is not None:
-        return Schedule(*tuned)
     columns, depth = shape.columns * (2 if shape.gated else 1), shape.depth
     if shape.gated and 8 < shape.rows <= 16:
         return GATED._replace(depth=dividing(GATED.depth, depth))
@@ -250,6 +286,13 @@ TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
     (64, Schedule(64, 32, 128, False, 4, 5), Schedule(64, 64, 128, True, 4, 4), Schedule(64, 128, 64, False, 4, 4)),
 )
 MOST_TUNED_ROWS = 64
+STREAMED_UP_TO = 8
+"""Rows. More of them take their own time in the matrix unit, and the plain chain is as fast."""
+# columns <= 4,096                       between                             >= 16,384                           gated
+STREAMED = (
+    Streamed(16, 256, 8, 264, True), Streamed(64, 256, 6, 132, True), Streamed(64, 128, 3, 396, False),
+    Streamed(16, 256, 3, 396, True),
+)  # fmt: skip
 GATED = Schedule(16, 64, 64, True, 2, 6)
 # kind, rows of a program  columns <= 4,096       more                    gated
 PACKED_TABLE: dict[tuple[str, int], tuple[Packed, Packed, Packed]] = {

@@ -3,6 +3,8 @@
     {"sm90": {"measured_with": {...}, "winners": [{"rows": 1, "columns": 4096, "depth": 12288, "gated": false,
                                                    "schedule": [8, 32, 256, true, 4, 6]}, ...]}}
 
+Six numbers are a `choices.Schedule`, five a `choices.Streamed`.
+
 They are wishes: at start `triton/admit.py` compares each with the reference schedule on the machine itself, at every
 bucket, and what gives other bits is not used, whoever measured it and with whichever compiler.
 """
@@ -55,12 +57,19 @@ def winner(rows: int, columns: int, depth: int, gated: bool, most: int) -> tuple
 
 def check(entry: Mapping[str, Any]) -> None:
     """Raise ValueError for what can't be a winner."""
-    rows, columns, depth, swapped, warps, stages = entry["schedule"]
-    numbers = [entry["rows"], entry["columns"], entry["depth"], rows, columns, depth, warps, stages]
-    if not all(type(x) is int and x > 0 for x in numbers) or {type(swapped), type(entry["gated"])} != {bool}:
+    given = entry["schedule"]
+    if len(given) == 6:
+        rows, columns, depth, switch, warps, stages = given
+        powers = [rows, columns, depth, warps]
+    else:
+        columns, depth, stages, _, switch = given
+        warps = columns // 16
+        powers = [columns, depth]
+    numbers = [entry["rows"], entry["columns"], entry["depth"], *(x for x in given if x is not switch)]
+    if not all(type(x) is int and x > 0 for x in numbers) or {type(switch), type(entry["gated"])} != {bool}:
         raise ValueError(f"{dict(entry)} is no winner")
-    if any(x & (x - 1) for x in (rows, columns, depth, warps)) or depth < 64 or stages > 8 or warps > 16:
-        raise ValueError(f"{entry['schedule']} is no schedule")
+    if any(x & (x - 1) for x in powers) or depth < 64 or stages > 8 or not 0 < warps <= 16:
+        raise ValueError(f"{given} is no schedule")
 
 
 def written(measured_with: Mapping[str, str], found: Sequence[Mapping[str, Any]], family: str = FAMILY) -> str:

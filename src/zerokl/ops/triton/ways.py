@@ -16,6 +16,7 @@ from zerokl.ops.choices import (
     Persistent,
     Schedule,
     Shape,
+    Streamed,
     Way,
 )
 from zerokl.ops.matrix import DeviceMatrix, PackedMatrix
@@ -26,6 +27,7 @@ from zerokl.ops.triton.numbers import NARROW
 from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.packed_rows import run_packed
 from zerokl.ops.triton.persistent import run_persistent
+from zerokl.ops.triton.streamed import run_streamed
 from zerokl.ops.triton.swiglu import swiglu
 
 CHOICES = Choices()
@@ -79,6 +81,8 @@ def compute(
         return run_chain(x, w, y, way, bias, added, gated)
     if isinstance(way, Persistent):
         return run_persistent(x, w, y, way)
+    if isinstance(way, Streamed):
+        return run_streamed(x, w, y, way, added, gated)
     if gated:
         return swiglu(library(x, w, empty(x, len(w))))
     return library(x, w, y, added)

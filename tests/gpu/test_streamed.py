@@ -1,0 +1,68 @@
+"""Few rows whose weights come by bulk copies: the reference schedule's bits, also where a kernel ahead still runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.gpu.device import DEVICE, normal, same
+from zerokl import ops
+from zerokl.ops.choices import REFERENCE, STREAMED, Shape, Streamed
+from zerokl.ops.triton import admit
+from zerokl.ops.triton.admit import differing, inputs, outcome
+from zerokl.ops.triton.chain import empty
+from zerokl.ops.triton.ways import compute
+
+pytestmark = pytest.mark.device
+
+WAYS = [*STREAMED, *(Streamed(*one) for one in [(32, 128, 3, 7, True), (16, 512, 4, 1000, False)])]
+"""The last but one has fewer programs than there are tiles, so that rings go on from tile to tile."""
+
+
+@pytest.mark.parametrize("kind", admit.KINDS)
+@pytest.mark.parametrize(
+    "shape", [Shape(0, 1000, 1024), Shape(0, 1000, 1024, added=True), Shape(0, 520, 512, gated=True)]
+)
+def test_every_stream_gives_the_reference_bits(shape, kind):
+    """1,000 and 520 outputs are no whole number of tiles."""
+    shape = shape._replace(wide=not shape.added and not shape.gated)
+    given = inputs(shape, 16, DEVICE, kind)
+    expected = outcome(REFERENCE, shape, given, 16)
+    for way in WAYS:
+        for rows in (1, 3, 8, 16):
+            assert differing(outcome(way, shape, given, rows), expected[:rows]) == 0, (way, rows)
+
+
+def test_rows_beyond_the_last_one_are_not_read():
+    """They are NaN where another's memory would be."""
+    shape = Shape(0, 512, 512)
+    given = inputs(shape, 16, DEVICE, "gaussian")
+    padded = torch.full((16, 512), float("nan"), device=DEVICE, dtype=torch.bfloat16)
+    padded[:3] = given.x[:3]
+    found = compute(STREAMED[0], padded[:3], given.w, empty(padded[:3], 512))
+    assert same(found, outcome(REFERENCE, shape, given, 3))
+
+
+def test_a_stream_that_begins_early_still_sees_what_the_kernel_ahead_writes():
+    """Norm, product, norm, product, in a graph: each input is written just before, by a kernel that lets others in."""
+    x, gain = normal(1, 4, 1024, dtype=torch.float32), torch.ones(1024, device=DEVICE)
+    weights = [(normal(2 + i, 1024, 1024) / 32).contiguous() for i in range(6)]
+
+    def run(way):
+        rows = x
+        for w in weights:
+            narrow = ops.rms_norm(rows, gain, 1e-6)
+            rows = compute(way, narrow, w, empty(narrow, 1024, torch.float32))
+        return rows
+
+    expected = run(REFERENCE)
+    for way in WAYS:
+        run(way)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = run(way)
+        for _ in range(20):
+            found.fill_(float("nan"))
+            graph.replay()
+            assert same(found, expected), way
