@@ -28,6 +28,13 @@ from compare import CONNECTIONS, HERE, LOADS, ROOT, cpu_s, free_port, process, w
 SERVERS = {"python": HERE / "our_frontend.py", "rust": HERE / "rust_frontend.py"}
 TOKENS = 64
 """Of a stream in LOADS; its frames."""
+CHAT = {
+    "messages": [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "hello"}],
+    "temperature": 0.7, "top_p": 0.9, "seed": 1, "max_tokens": 1,
+}  # fmt: skip
+PATHS = {title: ("/generate", body) for title, body in LOADS.items()} | {
+    "chat of one token": ("/v1/chat/completions", CHAT)
+}
 LONG = {"text": "hello", "stream": True, "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
 CROWD_STEP_MS = "50"
 OPEN_S = 8
@@ -57,8 +64,9 @@ def main() -> None:
     build = ["cargo", "build", "--release", "--quiet", "-p", "zerokl-wire", "--example", "fake_engine"]
     subprocess.run(build, cwd=ROOT, check=True)
     with frontends() as (ports, pids):
-        for title, body in LOADS.items():
-            compare(title, json.dumps(body), ports, pids, options)
+        for title, (path, body) in PATHS.items():
+            urls = {server: f"http://127.0.0.1:{port}{path}" for server, port in ports.items()}
+            compare(title, json.dumps(body), urls, pids, options)
     with frontends(CROWD_STEP_MS) as (ports, pids):
         for server, port in ports.items():
             before, during = memory_mb(port, pids[server], options.streams)
@@ -88,11 +96,11 @@ def frontends(step_ms: str = "0") -> Iterator[tuple[dict[str, int], dict[str, in
         yield ports, pids
 
 
-def compare(title: str, body: str, ports: dict[str, int], pids: dict[str, int], options: argparse.Namespace) -> None:
-    figures = {server: Figures() for server in ports}
+def compare(title: str, body: str, urls: dict[str, str], pids: dict[str, int], options: argparse.Namespace) -> None:
+    figures = {server: Figures() for server in urls}
     for _ in range(options.rounds):
-        for server, port in ports.items():
-            measure(figures[server], port, pids[server], body, options.seconds)
+        for server, url in urls.items():
+            measure(figures[server], url, pids[server], body, options.seconds)
     frames = TOKENS if "stream" in title else 1
     print(f"{title}, {CONNECTIONS} connections, medians of {options.rounds} rounds of {options.seconds} s")
     for server, one in figures.items():
@@ -103,9 +111,9 @@ def compare(title: str, body: str, ports: dict[str, int], pids: dict[str, int], 
     print(f"  Rust's CPU is {ours / theirs:.3f} of Python's\n", flush=True)
 
 
-def measure(into: Figures, port: int, pid: int, body: str, seconds: int) -> None:
+def measure(into: Figures, url: str, pid: int, body: str, seconds: int) -> None:
     before = cpu_s(pid)
-    said = finished(loaded(port, body, CONNECTIONS, seconds))
+    said = finished(loaded(url, body, CONNECTIONS, seconds))
     count = int(re.search(r"(\d+) requests in", said)[1])  # type: ignore[index]
     into.cost_us.append(1e6 * (cpu_s(pid) - before) / count)
     into.rate.append(float(re.search(r"Requests/sec: +([\d.]+)", said)[1]))  # type: ignore[index]
@@ -113,12 +121,12 @@ def measure(into: Figures, port: int, pid: int, body: str, seconds: int) -> None
     into.p99_ms.append(latency_ms(said, "99%"))
 
 
-def loaded(port: int, body: str, connections: int, seconds: int) -> subprocess.Popen[str]:
+def loaded(url: str, body: str, connections: int, seconds: int) -> subprocess.Popen[str]:
     """wrk at work."""
     with tempfile.NamedTemporaryFile("w", suffix=".lua", delete=False) as script:
         script.write(f"wrk.method = 'POST'\nwrk.body = [==[{body}]==]\n")
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "60s", "--latency", "-s", script.name]
-    return subprocess.Popen([*command, f"http://127.0.0.1:{port}/generate"], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([*command, url], stdout=subprocess.PIPE, text=True)
 
 
 def finished(work: subprocess.Popen[str]) -> str:
@@ -136,7 +144,7 @@ def latency_ms(said: str, share: str) -> float:
 def memory_mb(port: int, pid: int, streams: int) -> tuple[float, float]:
     """(before, with so many streams open and read)"""
     before = resident_mb(pid)
-    work = loaded(port, json.dumps(LONG), streams, OPEN_S)
+    work = loaded(f"http://127.0.0.1:{port}/generate", json.dumps(LONG), streams, OPEN_S)
     time.sleep(OPEN_S - 2)
     during = resident_mb(pid)
     work.communicate()

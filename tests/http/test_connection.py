@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -100,6 +101,26 @@ def test_a_client_that_leaves_while_its_next_request_waits_frees_everything(serv
     peer.close()
     wait_until(lambda: server.in_flight() == 0)
     assert server.generate(**BODY)["text"] == "xyz"
+
+
+@pytest.mark.python_frontend
+def test_clients_that_leave_in_the_middle_of_their_streams_are_no_news(
+    server: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvicorn would report each whose last frame could not be written as a mistake of the app."""
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    long = {"text": "hello", "stream": True, "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
+    with caplog.at_level("WARNING"):
+        for _ in range(20):
+            peers = [socket.create_connection((host, int(port)), timeout=10) for _ in range(4)]
+            for peer in peers:
+                peer.sendall(request(long))
+            for peer in peers:
+                assert peer.recv(1000)
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its close is a reset
+                peer.close()
+        wait_until(lambda: server.in_flight() == 0)
+    assert caplog.messages == []
 
 
 @pytest.mark.python_frontend

@@ -11,7 +11,7 @@ use crate::generate_request::tokens;
 use crate::grammars::openai_grammar;
 use crate::job::{Job, Prompt};
 use crate::openai::{check_model, jobs_of};
-use crate::prompts::{Limits, bounded_ids, empty};
+use crate::prompts::{LONG_TEXT, Limits, bounded_ids, empty};
 use crate::refusal::Refusal;
 use crate::service::Service;
 use crate::template::Conversation;
@@ -68,7 +68,7 @@ fn bad(key: &str, position: usize, value: &Value, part: Option<usize>) -> Refusa
 }
 
 /// The rendered conversation as ids. The template writes BOS itself, so the tokenizer must not.
-pub async fn chat_prompt(service: &Service, values: &Values) -> Result<Prompt, Refusal> {
+pub async fn chat_prompt(service: &Service, values: &Values, received: usize) -> Result<Prompt, Refusal> {
     let tools = if values.text("tool_choice") == Some("none") { Value::Null } else { values.get("tools").clone() };
     let mut variables = values.get("chat_template_kwargs").as_object().cloned().unwrap_or_default();
     if let Some(effort) = values.text("reasoning_effort") {
@@ -82,7 +82,7 @@ pub async fn chat_prompt(service: &Service, values: &Values) -> Result<Prompt, R
         continue_final_message: continues,
         variables,
     };
-    render(service, conversation).await
+    render(service, conversation, received).await
 }
 
 /// A conversation of messages alone, as /tokenize takes it.
@@ -96,15 +96,17 @@ pub fn plain_conversation(messages: Value) -> Conversation {
     }
 }
 
-/// Off the threads that answer: a template is somebody else's program.
-pub async fn render(service: &Service, conversation: Conversation) -> Result<Prompt, Refusal> {
+/// A template is somebody else's program, so what may take it long runs off the threads that answer. `received`: of how
+/// many bytes the conversation was made.
+pub async fn render(service: &Service, conversation: Conversation, received: usize) -> Result<Prompt, Refusal> {
     let tokenizer = service.tokenizer.clone();
     let context = service.engine.limits()?.context;
     let work = move || -> Result<Vec<i32>, Refusal> {
         let text = tokenizer.template.render(conversation).map_err(|text| Refusal::invalid(text).param("messages"))?;
         bounded_ids(&tokenizer, &text, context, false).map_err(|refusal| refusal.param("messages"))
     };
-    let ids = tokio::task::spawn_blocking(work).await.map_err(Refusal::internal)??;
+    let long = received > LONG_TEXT;
+    let ids = if long { tokio::task::spawn_blocking(work).await.map_err(Refusal::internal)?? } else { work()? };
     if ids.is_empty() {
         return Err(empty("messages"));
     }

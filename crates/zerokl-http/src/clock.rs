@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Random bytes are drawn for so many ids at a time: each draw is a system call.
 const IDS: usize = 128;
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 pub struct Clock {
     frozen_at: Option<u64>,
@@ -28,7 +29,11 @@ impl Clock {
 
     pub fn new_id(&self, prefix: &str) -> String {
         let bytes = if self.frozen_at.is_some() { [0; 16] } else { self.random() };
-        format!("{prefix}{:032x}", u128::from_be_bytes(bytes))
+        let mut id = String::with_capacity(prefix.len() + 2 * bytes.len());
+        id.push_str(prefix);
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        id.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
+        id
     }
 
     fn random(&self) -> [u8; 16] {

@@ -1,6 +1,7 @@
 //! One HTTP exchange: the request's parts in, one answer out.
 
 use bytes::{Bytes, BytesMut};
+use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
@@ -31,6 +32,8 @@ pub struct Exchange {
     /// The request's headers.
     given: HeaderMap,
     body: Option<Incoming>,
+    /// Bytes of the body, when it was read.
+    pub received: usize,
     max_body_bytes: usize,
 }
 
@@ -43,6 +46,7 @@ impl Exchange {
             query: head.uri.query().unwrap_or("").to_owned(),
             given: head.headers,
             body: Some(body),
+            received: 0,
             max_body_bytes,
         }
     }
@@ -75,6 +79,9 @@ impl Exchange {
                 if parts.len() + part.len() > self.max_body_bytes {
                     return Err(too_large());
                 }
+                if parts.is_empty() && body.is_end_stream() {
+                    return Ok(part);
+                }
                 parts.extend_from_slice(&part);
             }
         }
@@ -84,6 +91,7 @@ impl Exchange {
     /// The body as one JSON object, whatever its content type.
     pub async fn json(&mut self) -> Result<Map<String, Value>, Refusal> {
         let body = self.body().await?;
+        self.received = body.len();
         if body.len() < LONG_BODY {
             return parse_object(&body);
         }

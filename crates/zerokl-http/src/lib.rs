@@ -3,6 +3,7 @@
 //! Both read one table of fields and messages, and decide nothing that the engine can: text, stops and seeds come with
 //! its records. Files are named as in `src/zerokl/server/`, whose reasons hold here too.
 
+mod allocator;
 mod app;
 mod auth;
 mod body;
@@ -54,5 +55,6 @@ mod tokenizing;
 mod tools;
 mod validate;
 
+pub use allocator::Allocator;
 pub use json::fault as json_fault;
 pub use serve::{Limits, Server, StartError};

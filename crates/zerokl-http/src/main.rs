@@ -4,7 +4,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::ExitCode;
 
-use zerokl_http::{Limits, Server, StartError};
+use zerokl_http::{Allocator, Limits, Server, StartError};
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 use crate::tokenizer::Tokenizer;
 
 /// Bytes; a longer text is encoded on a thread of its own.
-const LONG_TEXT: usize = 4_000;
+pub const LONG_TEXT: usize = 4_000;
 
 /// Characters for each token of the context: of a longer text its beginning is encoded first.
 pub const BEGINNING: usize = 16;

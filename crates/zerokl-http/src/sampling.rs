@@ -51,6 +51,9 @@ pub fn stopping_of(values: &Values) -> Stopping {
 /// The ids inside sampling parameters are ids of this vocabulary.
 pub fn check_token_fields(values: &Values, prefix: &str, limits: Limits) -> Result<(), Refusal> {
     let any = Limits { vocab: STOP_IDS, ..limits };
-    check_ids(values.get("stop_token_ids"), &format!("{prefix}stop_token_ids"), any)?;
-    check_bias(&bias_of(values), &format!("{prefix}logit_bias"), limits)
+    let (ids, bias) = (values.get("stop_token_ids"), bias_of(values));
+    if ids.as_array().is_some_and(|ids| !ids.is_empty()) {
+        check_ids(ids, &format!("{prefix}stop_token_ids"), any)?;
+    }
+    if bias.is_empty() { Ok(()) } else { check_bias(&bias, &format!("{prefix}logit_bias"), limits) }
 }

@@ -27,7 +27,7 @@ pub async fn tokenize(service: &Service, exchange: &mut Exchange) -> Result<Answ
     }
     if !messages.is_null() {
         check_messages(&messages)?;
-        let ids = render(service, plain_conversation(messages)).await?.ids;
+        let ids = render(service, plain_conversation(messages), exchange.received).await?.ids;
         return answer_tokens(service, &ids[..], ids.len());
     }
     let special = values.flag("add_special_tokens");

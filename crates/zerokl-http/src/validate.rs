@@ -12,7 +12,8 @@ use crate::refusal::Refusal;
 #[derive(Debug, Clone)]
 pub struct Values {
     table: &'static Table,
-    values: Vec<Value>,
+    /// None: the table's default.
+    values: Vec<Option<Value>>,
 }
 
 impl Values {
@@ -22,22 +23,26 @@ impl Values {
     }
 
     pub fn get(&self, name: &str) -> &Value {
-        &self.values[self.place(name)]
+        self.at(self.place(name))
     }
 
     /// None for a table without this field.
     pub fn find(&self, name: &str) -> Option<&Value> {
-        self.table.place(name).map(|place| &self.values[place])
+        self.table.place(name).map(|place| self.at(place))
+    }
+
+    fn at(&self, place: usize) -> &Value {
+        self.values[place].as_ref().unwrap_or(&self.table.fields[place].default)
     }
 
     pub fn take(&mut self, name: &str) -> Value {
         let place = self.place(name);
-        self.values[place].take()
+        self.values[place].take().unwrap_or_else(|| self.table.fields[place].default.clone())
     }
 
     pub fn set(&mut self, name: &str, value: Value) {
         let place = self.place(name);
-        self.values[place] = value;
+        self.values[place] = Some(value);
     }
 
     pub fn flag(&self, name: &str) -> bool {
@@ -58,7 +63,8 @@ impl Values {
 
     /// As the object that it was, with every field of the table.
     fn into_object(self) -> Map<String, Value> {
-        self.table.fields.iter().map(|field| field.name.clone()).zip(self.values).collect()
+        let each = self.table.fields.iter().zip(self.values);
+        each.map(|(field, value)| (field.name.clone(), value.unwrap_or_else(|| field.default.clone()))).collect()
     }
 }
 
@@ -76,7 +82,7 @@ pub fn check(name: &str, body: Map<String, Value>, prefix: &str, strict: bool) -
         given.extend(missing.into_iter().map(|place| (place, Value::Null)));
     }
     given.sort_by_key(|(place, _)| *place);
-    let mut values: Vec<Value> = table.fields.iter().map(|field| field.default.clone()).collect();
+    let mut values = vec![None; table.fields.len()];
     for (place, value) in given {
         values[place] = checked(&table.fields[place], value, prefix)?;
     }
@@ -108,26 +114,31 @@ fn refuse_unknown(table: &Table, body: &Map<String, Value>, prefix: &str) -> Res
     Err(Refusal::invalid(text).param(format!("{prefix}{key}")))
 }
 
-fn checked(field: &Field, value: Value, prefix: &str) -> Result<Value, Refusal> {
+/// None: the default.
+fn checked(field: &Field, value: Value, prefix: &str) -> Result<Option<Value>, Refusal> {
     let name = || format!("{prefix}{}", field.name);
     match value {
-        Value::Null if field.null_is_given => Ok(Value::Null),
+        Value::Null if field.null_is_given => Ok(Some(Value::Null)),
         Value::Null if field.required => Err(bad_value(&name(), &field.expected, &Value::Null)),
-        Value::Null => Ok(field.default.clone()),
+        Value::Null => Ok(None),
         Value::Array(items) if field.per_prompt => {
             let each = items.into_iter().enumerate();
-            each.map(|(i, item)| one(field, item, &format!("{}[{i}]", name()))).collect()
+            let list: Result<Value, _> =
+                each.map(|(i, item)| one(field, item, || format!("{}[{i}]", name()))).collect();
+            list.map(Some)
         }
-        value => one(field, value, &name()),
+        value => one(field, value, name).map(Some),
     }
 }
 
-fn one(field: &Field, value: Value, name: &str) -> Result<Value, Refusal> {
+/// `name` is how an error calls the field.
+fn one(field: &Field, value: Value, name: impl Fn() -> String) -> Result<Value, Refusal> {
     if let (Some(inner), "object", true) = (&field.fields, field.kind.as_str(), value.is_object()) {
         let Value::Object(body) = value else { unreachable!("it was just looked at") };
-        return Ok(Value::Object(check(inner, body, &format!("{name}."), false)?.into_object()));
+        return Ok(Value::Object(check(inner, body, &format!("{}.", name()), false)?.into_object()));
     }
     converted(field, value).map_err(|value| {
+        let name = name();
         let unset = matches!(field.kind.as_str(), "unset" | "null");
         let key = if unset { "unset_only" } else { "bad_value" };
         let values: [(&str, &dyn std::fmt::Display); 3] =

@@ -17,6 +17,9 @@ mod tape;
 
 use pyo3::prelude::*;
 
+#[global_allocator]
+static ALLOCATOR: zerokl_http::Allocator = zerokl_http::Allocator;
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cpu::add(module)?;

@@ -26,7 +26,8 @@ async def chat_completions(service: Service, exchange: Exchange) -> None:
     check_chat(service, values)
     forced = forced_name(values)
     new_parser = parser_of(service.config, values, forced)
-    jobs = chat_jobs(values, await chat_prompt(service, values), limits, forced, new_parser().shows_special)
+    prompt = await chat_prompt(service, values, exchange.received)
+    jobs = chat_jobs(values, prompt, limits, forced, new_parser().shows_special)
     [name] = service.names("chatcmpl-", [values["rid"]])
     kind = "chat.completion.chunk" if values["stream"] else "chat.completion"
     shape = shape_of(service, values, name, kind)

@@ -12,7 +12,7 @@ from zerokl.server.fields import message, shown
 from zerokl.server.grammars import openai_grammar
 from zerokl.server.job import Job, Prompt
 from zerokl.server.openai_common import check_model, jobs_of
-from zerokl.server.prompts import Limits, bounded_ids, empty
+from zerokl.server.prompts import LONG_TEXT, Limits, bounded_ids, empty
 from zerokl.server.service import Service
 from zerokl.server.tools import PARSERS, PlainText, ToolParser
 from zerokl.server.tools.forced import forced_grammar, forced_parser
@@ -58,7 +58,7 @@ def _bad(key: str, position: int, value: Any, **more: Any) -> InvalidRequest:
     return InvalidRequest(message(key, position=position, value=shown(value), **more), param="messages")
 
 
-async def chat_prompt(service: Service, values: Values) -> Prompt:
+async def chat_prompt(service: Service, values: Values, received: int) -> Prompt:
     """The rendered conversation as ids. The template writes BOS itself, so the tokenizer must not."""
     tools = values["tools"] if values["tool_choice"] != "none" else None
     variables = dict(values["chat_template_kwargs"])
@@ -67,6 +67,7 @@ async def chat_prompt(service: Service, values: Values) -> Prompt:
     return await render(
         service,
         values["messages"],
+        received,
         tools=tools,
         add_generation_prompt=values["add_generation_prompt"] and not values["continue_final_message"],
         continue_final_message=values["continue_final_message"],
@@ -74,8 +75,11 @@ async def chat_prompt(service: Service, values: Values) -> Prompt:
     )
 
 
-async def render(service: Service, messages: Sequence[Any], **options: Any) -> Prompt:
-    """Off the event loop: a template is somebody else's program."""
+async def render(service: Service, messages: Sequence[Any], received: int, **options: Any) -> Prompt:
+    """A template is somebody else's program, so what may take it long runs off the event loop.
+
+    `received`: of how many bytes the conversation was made.
+    """
     context = service.engine.limits.context
 
     def work() -> Prompt:
@@ -83,7 +87,7 @@ async def render(service: Service, messages: Sequence[Any], **options: Any) -> P
         return Prompt(bounded_ids(service.tokenizer, text, context, add_special_tokens=False))
 
     try:
-        prompt = await asyncio.to_thread(work)
+        prompt = await asyncio.to_thread(work) if received > LONG_TEXT else work()
     except InvalidRequest as error:
         raise InvalidRequest(str(error), param="messages", code=error.code) from error
     if not prompt.ids:

@@ -80,6 +80,13 @@ class Outlet:
         self._head = b""
         self._chunked = True
 
+    def is_shut(self) -> bool:
+        """The client is gone. uvicorn hears of it a moment later, and would call a half answer the app's mistake."""
+        if self._cycle.transport.is_closing():
+            self._cycle.disconnected = True
+            return True
+        return False
+
     async def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         """All of it. Raises ConnectionError if nobody is there."""
         await self._write(self._head_of(status, headers) + body)
@@ -115,12 +122,11 @@ class Outlet:
         return "".join((STATUS_LINES[status], *lines, "\r\n")).encode("latin-1")
 
     async def _write(self, written: bytes) -> None:
-        flow, transport = self._cycle.flow, self._cycle.transport
-        if flow.write_paused:
-            await flow.drain()
-        if transport.is_closing():
+        if self._cycle.flow.write_paused:
+            await self._cycle.flow.drain()
+        if self.is_shut():
             raise ConnectionError("the client is gone")
-        transport.write(written)
+        self._cycle.transport.write(written)
 
     def _complete(self) -> None:
         """What uvicorn does at an answer's end: wake who waits, then the next request or the keep-alive timer."""

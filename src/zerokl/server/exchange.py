@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from zerokl.server.connection import OUTLET, Connection, Outlet
+from zerokl.server.connection import OUTLET, Outlet
 from zerokl.server.errors import Headers, Refusal
 from zerokl.server.fields import message
 from zerokl.server.validate import Values, parse_object
@@ -42,6 +42,8 @@ class Exchange:
         self.headers: list[tuple[str, str]] = []
         self.request_id = ""
         """The client's, or ours."""
+        self.received = 0
+        """Bytes of the body, when it was read."""
         self.head_sent = False
         self.status = 0
         """Of the answer; 0 while there is none, and for good if the client left before."""
@@ -79,6 +81,7 @@ class Exchange:
     async def json(self) -> Values:
         """The body as one JSON object."""
         body = await self.body()
+        self.received = len(body)
         return parse_object(body) if len(body) < LONG_BODY else await asyncio.to_thread(parse_object, body)
 
     def _too_large(self) -> Refusal:
@@ -86,7 +89,7 @@ class Exchange:
 
     def client_watched(self) -> Watched:
         """Inside, a client that goes away, or reads nothing for long, ends the work where it awaits, as ClientGone."""
-        return Watched(self, self._outlet.connection)
+        return Watched(self, self._outlet)
 
     # ---- out
 
@@ -118,15 +121,16 @@ class Exchange:
 class Watched:
     """Cancels the work inside when nobody wants it any more. (A task for each request that waits for it cost more.)"""
 
-    __slots__ = ("_connection", "_exchange", "_gone", "_work")
+    __slots__ = ("_connection", "_exchange", "_gone", "_outlet", "_work")
 
-    def __init__(self, exchange: Exchange, connection: Connection) -> None:
+    def __init__(self, exchange: Exchange, outlet: Outlet) -> None:
         self._exchange = exchange
-        self._connection = connection
+        self._outlet = outlet
+        self._connection = outlet.connection
         self._gone = False
 
     async def __aenter__(self) -> None:
-        if self._connection.transport.is_closing():  # while the request was read and understood: nothing rings any more
+        if self._outlet.is_shut():  # while the request was read and understood: nothing rings any more
             raise ClientGone
         self._work = asyncio.current_task()
         self._connection.gone = self._end

@@ -25,7 +25,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
         raise InvalidRequest(message("tokenize_needs", given=given), param="prompt")
     if messages is not None:
         check_messages(messages)
-        ids = (await render(service, messages)).ids
+        ids = (await render(service, messages, exchange.received)).ids
         await _answer_tokens(service, exchange, list(ids), len(ids))
         return
     texts = prompt if isinstance(prompt, list) else [prompt]
