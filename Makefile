@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 RUST := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 'Cargo.toml')
 READY := $(VENV)/.ready
 
-.PHONY: help setup tools demo test test-full nightly check bits goldens oracles clients bench docs wheel clean
+.PHONY: help setup tools demo test test-full nightly check bits test-arm goldens oracles clients bench docs wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,13 @@ $(CLIENTS)/.ready: tools/clients-requirements.txt | tools
 	@$(PYTHON) -m venv $(CLIENTS)
 	@PIP_CONSTRAINT= $(CLIENTS)/bin/python -m pip install --quiet -r tools/clients-requirements.txt
 	@touch $@
+
+# Debian: gcc-aarch64-linux-gnu and qemu-user-static. Rust: rustup target add aarch64-unknown-linux-gnu.
+ARM = aarch64-unknown-linux-gnu
+test-arm:  ## the kernels' tests with NEON, emulated (needs a cross compiler, qemu and Rust's standard library for ARM)
+	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu" \
+	cargo test --quiet --release -p zerokl-kernels --target $(ARM)
 
 clients: $(READY) $(CLIENTS)/.ready  ## litellm, langchain, lm-eval, schemathesis against the server (an environment of their own)
 	@$(BIN)/python -m pytest tests/http/test_more_clients.py

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Kernel::run::<L: Lanes>   written once, #[inline(always)], safe
-//!     ▲ instantiated by     Isa::run(kernel): scalar::Scalar | avx2::Avx2 | avx512::Avx512
+//!     ▲ instantiated by     Isa::run(kernel): scalar::Scalar | avx2::Avx2 | avx512::Avx512 | neon::Neon
 //! ```
 //!
 //! A lane operation is one IEEE operation, rounded to nearest even, on every instruction set. Nothing here may be
@@ -18,6 +18,8 @@ mod transpose;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 pub use float_mode::strict_floats;
 pub use memory::Weights;
@@ -179,6 +181,9 @@ pub enum Isa {
     Scalar,
     Avx2(Avx2Found),
     Avx512(Avx512Found),
+    /// Part of the architecture: nothing to detect.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 /// Proof of detection: its only constructor looks at the machine, so an `Isa` that exists can be run.
@@ -192,7 +197,12 @@ pub struct Avx512Found(bool);
 impl Isa {
     /// All that this machine can run, the best first.
     pub fn available() -> impl Iterator<Item = Isa> {
-        [detect_avx512(), detect_avx2(), Some(Isa::Scalar)].into_iter().flatten()
+        let always = [
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon,
+            Isa::Scalar,
+        ];
+        [detect_avx512(), detect_avx2()].into_iter().flatten().chain(always)
     }
 
     pub fn best() -> Isa {
@@ -208,6 +218,8 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2(_) => "avx2",
             Isa::Avx512(_) => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => "neon",
         }
     }
 
@@ -232,6 +244,8 @@ impl Isa {
             Isa::Avx512(found) => unsafe {
                 if K::DOTS && found.0 { avx512::run_dots(kernel) } else { avx512::run(kernel) }
             },
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => neon::run(kernel),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2(_) | Isa::Avx512(_) => unreachable!("never detected on this architecture"),
         }

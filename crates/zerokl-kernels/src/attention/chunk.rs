@@ -75,7 +75,7 @@ fn tiles<L: Lanes, N: Number>(mut tile: Tile<'_, '_, N>) {
     while pair < pairs {
         // Lanes without vectors fill no registers with more, and took longer to compile than all the rest.
         pair += match (pairs - pair, L::REGISTERS) {
-            (_, 3..) => tile.run::<L, 1>(pair),
+            (_, 5..) => tile.run::<L, 1>(pair),
             (6.., _) if N::WIDEST == 6 => tile.run::<L, 6>(pair),
             (4.., _) => tile.run::<L, 4>(pair),
             (3, _) => tile.run::<L, 3>(pair),
