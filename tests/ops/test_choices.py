@@ -19,6 +19,8 @@ from zerokl.ops.choices import (
     fallback,
     reference_of,
     settle,
+    streamed,
+    tuned,
 )
 
 BUCKETS = (1, 8, 16, 32, 64, 256, 1024, 8192)
@@ -48,7 +50,8 @@ def test_every_shape_has_a_schedule_of_ours_behind_the_library_and_the_reference
             assert ways[-2:] == [fallback(shape), REFERENCE]
             others = [way for way in ways if not isinstance(way, Schedule)]
             assert others == ways[:-2], "in front of them"
-            assert any(isinstance(way, Streamed) for way in ways) == (rows <= 8 and not kind.biased)
+            assert [way for way in ways if isinstance(way, Streamed)] == [*tuned(shape), *streamed(shape)]
+            assert bool(streamed(shape)) == (rows <= 8 and not kind.biased)
             assert (LIBRARY in ways) == (rows > 24 or (kind.gated and rows > 16)) & (not kind.biased)
 
 

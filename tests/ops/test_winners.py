@@ -110,4 +110,6 @@ def test_only_a_clear_winner_is_kept_and_layers_tuned_again_lose_their_old_one()
     assert found.won
     assert not Found("down", found.shape, found.schedule, 98.5, REFERENCE, 100.0, 5, 1).won
     winners.check(found.entry)
-    assert still_good([ENTRY, ENTRY | {"rows": 1}], [found.shape], [8]) == [ENTRY | {"rows": 1}]
+    assert still_good([ENTRY, ENTRY | {"rows": 1}], found) == [ENTRY | {"rows": 1}]
+    lost = Found("down", found.shape, REFERENCE, 99.0, found.schedule, 99.5, 5, 1)
+    assert still_good([ENTRY, ENTRY | {"rows": 1}], lost) == [ENTRY, ENTRY | {"rows": 1}], "it is still the fastest"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -66,10 +66,14 @@ def streams(rows: int, columns: int, depth: int, gated: bool) -> list[Streamed]:
     return found if rows <= STREAMED_ROWS else []
 
 
-def still_good(
-    entries: Iterable[Mapping[str, Any]], layers: Iterable[Shape], rows: Sequence[int]
-) -> list[Mapping[str, Any]]:
-    """Earlier winners, without those of layers and rows that are tuned again."""
-    again = {(kind.columns, kind.depth, kind.gated, count) for kind in layers for count in rows}
+def still_good(entries: Iterable[Mapping[str, Any]], found: Found) -> list[Mapping[str, Any]]:
+    """Earlier winners, without that of the layer and rows that were tuned again, unless nothing beat it."""
     names = ("columns", "depth", "gated", "rows")
-    return [entry for entry in entries if tuple(entry[name] for name in names) not in again]
+    shape = found.shape
+    again = (shape.columns, shape.depth, shape.gated, shape.rows)
+    return [
+        entry
+        for entry in entries
+        if tuple(entry[name] for name in names) != again
+        or (not found.won and list(entry["schedule"]) == list(found.before))
+    ]

@@ -36,13 +36,12 @@ def tune(model: str, rows: tuple[int, ...], layers: tuple[str, ...], most: int, 
         raise CallerError("zerokl tune: torch finds no GPU here")
     kinds = {name: kind for name, kind in layers_of(axes_of(model)).items() if not layers or name in layers}
     counts, place = rows or ROWS, out or winners.PATH
-    kept = still_good(winners.entries(place), kinds.values(), counts) if place.exists() else []
+    earlier = winners.entries(place) if place.exists() else []
     for found in search.search(kinds, counts, most):
         click.echo(
             f"{found.layer:8s} {found.shape.rows:3d} rows: {found.us:8.2f} us by {list(found.schedule)}, "
             f"{found.before_us:8.2f} before; {found.tried} tried, {found.rejected} rejected"
             f"{', kept' if found.won else ''}"
         )
-        if found.won:
-            kept.append(found.entry)
-    place.write_text(winners.written(search.measured_with(), kept))
+        earlier = still_good(earlier, found) + ([found.entry] if found.won else [])
+        place.write_text(winners.written(search.measured_with(), earlier))  # at once: a search may be stopped

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from zerokl.errors import EngineError
 from zerokl.ops.choices import REFERENCE, Choices, Compare, Shape, Verdict, Way, reference_of, settle
@@ -51,7 +52,10 @@ def admit(
         expected = outcome(reference_of(kind), kind, given, most)
 
         def compare(way: Way, rows: int) -> tuple[int, int]:
-            found = outcome(way, kind, given, rows)
+            try:
+                found = outcome(way, kind, given, rows)
+            except OutOfResources:  # more memory than a processor has: a wish for another GPU
+                return expected[:rows].numel(), expected[:rows].numel()
             return differing(found, expected[:rows]), found.numel()
 
         return compare
