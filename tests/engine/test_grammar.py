@@ -114,6 +114,14 @@ def test_what_does_not_compile_is_refused_in_a_line_that_names_it(kind, source, 
     assert "\n" not in str(caught.value)
 
 
+def test_a_grammar_of_too_many_expressions_is_refused_when_it_is_compiled():
+    """The library's own limit takes it, and each draw's mask may then take seconds, for which everybody waits."""
+    words = [f"{number * 7919 % 100_003:06}word" for number in range(60_000)]
+    with pytest.raises(InvalidRequest, match=r"json_schema is not usable: .*too big"):
+        mask_of("json_schema", json.dumps({"enum": words}))
+    assert allowed(mask_of("json_schema", json.dumps({"enum": words[:20_000]}))) >= {ord('"')}
+
+
 def test_a_model_without_an_end_or_without_bytes_has_no_grammars():
     with pytest.raises(InvalidRequest, match="no token that ends"):
         Grammars(ByteTokenizer(), BYTE_VOCAB, frozenset()).matcher(Grammar("regex", "a"))

@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,3 +180,17 @@ def test_who_asks_for_a_websocket_is_answered_in_http(peer: socket.socket, caplo
     peer.sendall(b"GET /version HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
     assert read_until(peer, b"}").startswith(b"HTTP/1.1 200 OK\r\n")
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+@pytest.mark.parametrize("cut", [0, 20, 60, 90])
+def test_a_body_is_read_though_its_head_asks_for_another_protocol(peer: socket.socket, protocol: str, cut: int) -> None:
+    """As Java's client does on every first request."""
+    wish = f"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: {protocol}\r\n"
+    sent = request({**BODY, "cache_salt": "\nupgrade: x"}, head=wish)
+    peer.sendall(sent[:cut])
+    time.sleep(0.05 if cut else 0)
+    peer.sendall(sent[cut:])
+    answer = read_until(peer, b"}")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b'"text":"xyz"' in answer

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -215,6 +217,56 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
         wait_until(lambda: in_flight(server) == 0, timeout_s=20)
         assert_nothing_is_left(server)
         raw.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """A server that gives up clients after 0.3 s; the prompt "long" keeps it busy for a second."""
+    monkeypatch.setattr(connection, "STALLED_S", 0.3)
+    monkeypatch.setattr(FRONTEND, "limits", {"stalled_s": 0.3})
+    with live([{"prompt": [*b"long"], "tokens": [97], "step_ms": 1000}]) as server:
+        yield server
+
+
+HEAD = b"POST /generate HTTP/1.1\r\nhost: t\r\ncontent-length: 1000\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [HEAD, HEAD + b'{"text":'])
+def test_a_client_that_sends_no_more_of_its_body_is_hung_up_on(impatient: Live, begun: bytes) -> None:
+    peer = connect(impatient.url).socket
+    peer.sendall(begun)
+    with contextlib.suppress(ConnectionResetError):
+        assert peer.recv(1000) == b""
+    assert 'path="/generate",status="0"' in impatient.client.get("/metrics").text
+
+
+@pytest.mark.python_frontend
+def test_a_client_that_sends_no_more_of_its_head_is_hung_up_on(impatient: Live) -> None:
+    peer = connect(impatient.url).socket
+    peer.sendall(HEAD[:30])
+    with contextlib.suppress(ConnectionResetError):
+        assert peer.recv(1000) == b""
+
+
+@pytest.mark.parametrize("kept", [20, len(HEAD)])
+def test_half_a_request_after_a_whole_one_does_not_end_its_answer(impatient: Live, kept: int) -> None:
+    raw = connect(impatient.url)
+    body = json.dumps({"text": "long", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
+    raw.send("POST", "/generate", body)
+    raw.socket.sendall(HEAD[:kept])
+    raw.read_head()
+    assert raw.status == 200
+
+
+def test_a_body_that_comes_slowly_is_waited_for(impatient: Live) -> None:
+    raw = connect(impatient.url)
+    body = json.dumps({"text": "ab", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
+    raw.socket.sendall(b"POST /generate HTTP/1.1\r\nhost: t\r\ncontent-length: %d\r\n\r\n" % len(body))
+    for start in range(0, len(body), 16):
+        raw.socket.sendall(body[start : start + 16])
+        time.sleep(0.15)
+    raw.read_head()
+    assert raw.status == 200
 
 
 @pytest.mark.slow

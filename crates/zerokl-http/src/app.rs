@@ -27,13 +27,13 @@ impl App {
     }
 
     /// The answer of one exchange, whatever happens in it: a panic is a 500 of this request alone.
-    pub async fn exchange(&self, mut exchange: Exchange) -> Answer {
+    pub async fn exchange(&self, exchange: &mut Exchange) -> Answer {
         let route = routes::find(&exchange.path);
         let name = route.map_or("other", |route| route.path.as_str());
         let counted = Counted { service: &self.service, path: name, status: 0 };
-        let common = self.common_headers(&exchange);
-        let span = self.service.tracing.as_ref().map(|tracing| tracing.begin(&exchange, name));
-        let work = AssertUnwindSafe(self.answer(route, &mut exchange)).catch_unwind();
+        let common = self.common_headers(exchange);
+        let span = self.service.tracing.as_ref().map(|tracing| tracing.begin(exchange, name));
+        let work = AssertUnwindSafe(self.answer(route, exchange)).catch_unwind();
         let settled = match &span {
             None => work.await,
             Some(span) => work.with_context(span.clone()).await,
@@ -41,7 +41,7 @@ impl App {
         let settled = settled.unwrap_or_else(|_| Err(Refusal::internal("a panic")));
         let mut answer = settled.unwrap_or_else(|refusal| refused(&refusal));
         common.add_to(&mut answer, &self.service.config.allow_origins, exchange.header("origin"));
-        counted.answered(answer.status().as_u16());
+        counted.answered(if exchange.stalled { 0 } else { answer.status().as_u16() });
         if let Some(span) = &span {
             spans::answered(span, answer.status().as_u16(), &common.request_id);
         }

@@ -23,7 +23,7 @@ pub async fn chat_completions(service: &Arc<Service>, exchange: &mut Exchange) -
     check_chat(service, &values)?;
     let forced = forced_name(&values)?;
     let shows_special = parser_of(&service.config, &values, forced.as_deref()).shows_special();
-    let prompt = chat_prompt(service, &values, exchange.received).await?;
+    let prompt = chat_prompt(service, &mut values, exchange.received).await?;
     let jobs = chat_jobs(&mut values, &prompt, limits, forced.as_deref(), shows_special)?;
     let rid = values.text("rid");
     let kind = if values.flag("stream") { "chat.completion.chunk" } else { "chat.completion" };

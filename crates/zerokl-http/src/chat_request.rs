@@ -67,16 +67,17 @@ fn bad(key: &str, position: usize, value: &Value, part: Option<usize>) -> Refusa
     Refusal::invalid(text).param("messages")
 }
 
-/// The rendered conversation as ids. The template writes BOS itself, so the tokenizer must not.
-pub async fn chat_prompt(service: &Service, values: &Values, received: usize) -> Result<Prompt, Refusal> {
+/// The rendered conversation as ids. The template writes BOS itself, so the tokenizer must not. Takes what may be large
+/// out of the values, so that it is given up where it was used, off the threads that answer.
+pub async fn chat_prompt(service: &Service, values: &mut Values, received: usize) -> Result<Prompt, Refusal> {
     let tools = if values.text("tool_choice") == Some("none") { Value::Null } else { values.get("tools").clone() };
-    let mut variables = values.get("chat_template_kwargs").as_object().cloned().unwrap_or_default();
+    let Value::Object(mut variables) = values.take("chat_template_kwargs") else { unreachable!("the table says so") };
     if let Some(effort) = values.text("reasoning_effort") {
         variables.insert("reasoning_effort".into(), effort.into());
     }
     let continues = values.flag("continue_final_message");
     let conversation = Conversation {
-        messages: values.get("messages").clone(),
+        messages: values.take("messages"),
         tools,
         add_generation_prompt: values.flag("add_generation_prompt") && !continues,
         continue_final_message: continues,

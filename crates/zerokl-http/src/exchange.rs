@@ -1,5 +1,7 @@
 //! One HTTP exchange: the request's parts in, one answer out.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -34,11 +36,21 @@ pub struct Exchange {
     body: Option<Incoming>,
     /// Bytes of the body, when it was read.
     pub received: usize,
-    max_body_bytes: usize,
+    /// The client sent nothing of a body it had begun: it is hung up on.
+    pub stalled: bool,
+    limits: Limits,
+}
+
+/// What a client may do.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub body_bytes: usize,
+    /// How long a body may not go on.
+    pub silence: Duration,
 }
 
 impl Exchange {
-    pub fn new(request: Request<Incoming>, max_body_bytes: usize) -> Self {
+    pub fn new(request: Request<Incoming>, limits: Limits) -> Self {
         let (head, body) = request.into_parts();
         Self {
             method: head.method.as_str().to_owned(),
@@ -47,7 +59,8 @@ impl Exchange {
             given: head.headers,
             body: Some(body),
             received: 0,
-            max_body_bytes,
+            stalled: false,
+            limits,
         }
     }
 
@@ -62,21 +75,27 @@ impl Exchange {
 
     /// The whole body. 413 past the limit.
     pub async fn body(&mut self) -> Result<Bytes, Refusal> {
+        let limit = self.limits.body_bytes;
         let too_large = || {
-            let text = message("too_large", &[("limit", &self.max_body_bytes)]);
+            let text = message("too_large", &[("limit", &limit)]);
             Refusal::new(413, text).code("request_too_large")
         };
         let declared = std::str::from_utf8(self.header("content-length")).ok().and_then(|text| text.parse().ok());
-        if declared.is_some_and(|size: u128| size > self.max_body_bytes as u128) {
+        if declared.is_some_and(|size: u128| size > limit as u128) {
             return Err(too_large());
         }
         let Some(mut body) = self.body.take() else { return Ok(Bytes::new()) };
         let mut parts = BytesMut::new();
-        while let Some(frame) = body.frame().await {
+        loop {
+            let Ok(frame) = tokio::time::timeout(self.limits.silence, body.frame()).await else {
+                self.stalled = true;
+                return Err(Refusal::new(408, String::new())); // nobody reads it
+            };
+            let Some(frame) = frame else { return Ok(parts.freeze()) };
             // An error here means that the client is gone, and nobody reads what we say about it.
             let frame = frame.map_err(|error| Refusal::invalid(error.to_string()))?;
             if let Ok(part) = frame.into_data() {
-                if parts.len() + part.len() > self.max_body_bytes {
+                if parts.len() + part.len() > limit {
                     return Err(too_large());
                 }
                 if parts.is_empty() && body.is_end_stream() {
@@ -85,7 +104,6 @@ impl Exchange {
                 parts.extend_from_slice(&part);
             }
         }
-        Ok(parts.freeze())
     }
 
     /// The body as one JSON object, whatever its content type.

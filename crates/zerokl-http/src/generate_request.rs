@@ -11,7 +11,7 @@ use crate::grammars::grammar_of;
 use crate::job::{Job, Prompt};
 use crate::prompts::{Limits, check_ids, check_length, check_not_empty, encode_all};
 use crate::refusal::Refusal;
-use crate::sampling::{check_token_fields, sampling_of, stopping_of};
+use crate::sampling::{check_token_fields, native_stopping, sampling_of};
 use crate::tokenizer::Tokenizer;
 use crate::validate::{Values, check, check_sampling, whole_text};
 
@@ -237,7 +237,7 @@ fn job(
     let logprobs = || LogprobOptions { start, num_top: options.num_top, ids: options.ids.clone() };
     Ok(Job {
         sampling: sampling_of(sampling, sampling.int("sampling_seed"), sample),
-        stopping: stopping_of(sampling),
+        stopping: native_stopping(sampling),
         max_new_tokens,
         min_new_tokens: tokens(sampling, "min_new_tokens").unwrap_or(0),
         logprobs: options.returns.then(logprobs),

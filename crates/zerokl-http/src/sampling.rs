@@ -48,6 +48,15 @@ pub fn stopping_of(values: &Values) -> Stopping {
     }
 }
 
+/// SGLang's ignore_eos is about every id that stops, those of the request too; in OpenAI's dialect it is not.
+pub fn native_stopping(values: &Values) -> Stopping {
+    let mut stopping = stopping_of(values);
+    if stopping.ignore_eos {
+        stopping.token_ids.clear();
+    }
+    stopping
+}
+
 /// The ids inside sampling parameters are ids of this vocabulary.
 pub fn check_token_fields(values: &Values, prefix: &str, limits: Limits) -> Result<(), Refusal> {
     let any = Limits { vocab: STOP_IDS, ..limits };

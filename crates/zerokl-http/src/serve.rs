@@ -1,6 +1,5 @@
 //! The process around the app: threads, connections, and a drain at the end.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use crate::app::App;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::exchange::Exchange;
+use crate::exchange::{self, Exchange};
 use crate::logs;
 use crate::service::Service;
 use crate::socket::ClientSocket;
@@ -136,11 +135,13 @@ impl Server {
     fn take(&self, app: &Arc<App>, stream: tokio::net::TcpStream, graceful: &GracefulShutdown) {
         let socket = TokioIo::new(ClientSocket::new(stream, self.limits.stalled));
         let app = app.clone();
+        let limits = exchange::Limits { body_bytes: app.service.config.max_body_bytes, silence: self.limits.stalled };
         let answering = service_fn(move |request| {
             let app = app.clone();
             async move {
-                let exchange = Exchange::new(request, app.service.config.max_body_bytes);
-                Ok::<_, Infallible>(app.exchange(exchange).await)
+                let mut exchange = Exchange::new(request, limits);
+                let answer = app.exchange(&mut exchange).await;
+                if exchange.stalled { Err("the client sent nothing for long") } else { Ok(answer) }
             }
         });
         let connection = http1::Builder::new()

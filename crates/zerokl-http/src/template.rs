@@ -74,17 +74,19 @@ impl ChatTemplate {
         {
             messages.iter_mut().for_each(join_text);
         }
+        let last = conversation.messages.as_array().and_then(|messages| messages.last());
+        let last = last.filter(|_| conversation.continue_final_message).cloned();
         let mut context = Map::new();
-        context.insert("messages".into(), conversation.messages.clone());
+        context.insert("messages".into(), conversation.messages);
         context.insert("tools".into(), conversation.tools);
         context.insert("documents".into(), Value::Null);
         context.extend(self.names.clone());
         context.extend(conversation.variables);
         context.insert("add_generation_prompt".into(), conversation.add_generation_prompt.into());
         let text = self.filled(&context)?;
-        match conversation.messages.as_array().and_then(|messages| messages.last()) {
-            Some(last) if conversation.continue_final_message => left_open(text, last.clone()),
-            _ => Ok(text),
+        match last {
+            Some(last) => left_open(text, last),
+            None => Ok(text),
         }
     }
 

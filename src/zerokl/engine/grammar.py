@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAX_COMPILED = 64
 MAX_LEXER_STATES = 50_000
 """A state takes 1 to 2 kB."""
+MAX_EXPRESSIONS = 400_000
+"""Before the first token. An enum of 20,000 words needs 250,000. A million, the library's own limit, hold the loop up
+for 1.4 s where a small regex grows to that."""
 SHOWN_CHARS = 300
 
 
@@ -61,6 +64,8 @@ class Grammars:
         except ValueError as error:
             raise refused(grammar.kind, str(error)) from None
         matcher = LLMatcher(library, source, log_level=0, limits=limits())
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the dearest one, on which copies build: nobody else waits for it here
         if matcher.is_error():
             raise refused(grammar.kind, matcher.get_error())
         return matcher
@@ -119,7 +124,7 @@ def limits() -> LLParserLimits:
     """The library's own, but for memory; none depends on time or on other requests."""
     from llguidance import LLParserLimits
 
-    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, initial_lexer_fuel=MAX_EXPRESSIONS, verbose_errors=False)
 
 
 def without(mask: bytes, ids: frozenset[int]) -> bytes:

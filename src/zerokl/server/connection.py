@@ -8,18 +8,32 @@ It stands on uvicorn's insides: the install asks for the version that tests/http
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 STALLED_S = 60.0
-"""A client whose buffers stay full for so long is given up."""
+"""A client whose buffers stay full for so long is given up, and one that sends nothing of a request it has begun."""
 MAX_HEAD_BYTES = 64 * 1024
 """Of a head that doesn't end; then it is answered 400 and hung up on. The parser itself has no limit."""
 OUTLET = "zerokl.outlet"
 """The ASGI extension under which an exchange finds its way out."""
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+UPGRADE = re.compile(rb"\nupgrade *:", re.IGNORECASE)
+
+
+def without_upgrade(head: bytes) -> bytes:
+    """With another name for a wish to speak WebSocket or HTTP/2, which Java's client has on every first request.
+
+    It is answered as if it hadn't asked; the parser would take its body for the other protocol.
+    """
+    end = head.find(b"\r\n\r\n")
+    end = len(head) if end < 0 else end
+    return UPGRADE.sub(lambda found: found[0].lower().replace(b"upgrade", b"ignored"), head[:end]) + head[end:]
 
 
 class Connection(HttpToolsProtocol):
@@ -29,9 +43,15 @@ class Connection(HttpToolsProtocol):
     _stalled: asyncio.TimerHandle | None = None
     _head_bytes: int | None = None
     """Received of a head that isn't complete; None outside of one."""
+    _incomplete = False
+    """A request has begun and not all of it has come."""
+    _unheard: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
+        if (self._head_bytes is not None or not self._incomplete) and UPGRADE.search(data):
+            data = without_upgrade(data)
         super().data_received(data)
+        self._watch_for_silence()
         if self._head_bytes is not None:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -40,6 +60,11 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
+        self._incomplete = True
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._incomplete = False
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -49,6 +74,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._forget_stall()
+        self._incomplete = False
+        self._watch_for_silence()
         if self.gone is not None:
             self.gone()
 
@@ -60,8 +87,20 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
         self._forget_stall()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """A request to speak WebSocket is answered as if it hadn't asked; uvicorn would advise to install something."""
+    def _watch_for_silence(self) -> None:
+        if self._unheard is not None:
+            self._unheard.cancel()
+            self._unheard = None
+        if self._incomplete:
+            self._unheard = self.loop.call_later(STALLED_S, self._give_up)
+
+    def _give_up(self) -> None:
+        """Unless it is we who don't read, or who still answer the request before."""
+        in_head, cycle = self._head_bytes is not None, self.cycle
+        if self.flow.read_paused or self.pipeline or (in_head and cycle is not None and not cycle.response_complete):
+            self._watch_for_silence()
+        else:
+            self.transport.abort()
 
     def _forget_stall(self) -> None:
         if self._stalled is not None:

@@ -12,7 +12,7 @@ from zerokl.server.fields import message, shown
 from zerokl.server.grammars import grammar_of
 from zerokl.server.job import Job, Prompt
 from zerokl.server.prompts import Limits, check_ids, check_length, check_not_empty, encode_all
-from zerokl.server.sampling import check_token_fields, sampling_of, stopping_of
+from zerokl.server.sampling import check_token_fields, native_stopping, sampling_of
 from zerokl.server.validate import Values, check, check_sampling
 from zerokl.tokenizer import Tokenizer
 from zerokl.wire.messages import LogprobOptions
@@ -157,7 +157,7 @@ def _job(values: Values, prompt: Prompt, sampling: Values, options: _Options, sa
     return Job(
         prompt=prompt,
         sampling=sampling_of(sampling, sampling["sampling_seed"], sample),
-        stopping=stopping_of(sampling),
+        stopping=native_stopping(sampling),
         max_new_tokens=sampling["max_new_tokens"],
         min_new_tokens=sampling["min_new_tokens"],
         logprobs=LogprobOptions(options.start, options.num_top, options.ids) if options.returns else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from zerokl.server.prompts import Limits, check_bias, check_ids
 from zerokl.server.validate import Values
 from zerokl.wire.messages import Bias, Sampling, Stopping
@@ -36,6 +38,12 @@ def stopping_of(values: Values) -> Stopping:
         ignore_eos=values["ignore_eos"],
         no_trim=values["no_stop_trim"],
     )
+
+
+def native_stopping(values: Values) -> Stopping:
+    """SGLang's ignore_eos is about every id that stops, those of the request too; in OpenAI's dialect it is not."""
+    stopping = stopping_of(values)
+    return replace(stopping, token_ids=[]) if stopping.ignore_eos else stopping
 
 
 def check_token_fields(values: Values, prefix: str, limits: Limits) -> None:

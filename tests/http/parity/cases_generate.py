@@ -89,6 +89,13 @@ def sampling() -> Iterator[Case]:
     yield sampled("a regex that isn't one", text="stop", stop_regex=["("], max_new_tokens=7)
     yield sampled("the model's own end", text="end", max_new_tokens=9)
     yield sampled("the end is ignored", text="end", max_new_tokens=4, ignore_eos=True)
+    yield sampled(
+        "stop ids are ignored with the end, as in SGLang",
+        text="ab",
+        max_new_tokens=4,
+        ignore_eos=True,
+        stop_token_ids=[121],
+    )
     yield sampled("special tokens shown", text="end", max_new_tokens=4, skip_special_tokens=False, no_stop_trim=True)
     yield sampled("cut inside a character", text="cut", max_new_tokens=2)
     yield sampled("score only", max_new_tokens=0)

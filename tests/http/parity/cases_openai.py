@@ -52,6 +52,9 @@ def completions() -> Iterator[Case]:
     yield completion("an empty suffix is none", prompt="ab", suffix="", **GREEDY)
     yield completion("a stop", prompt="stop", max_tokens=7, temperature=0, stop=["."])
     yield completion("a stop id that matched", prompt="ab", **GREEDY, stop_token_ids=[121])
+    yield completion(
+        "a stop id counts though the end is ignored", prompt="ab", **GREEDY, ignore_eos=True, stop_token_ids=[121]
+    )
     yield completion("a regex that matched", prompt="stop", max_tokens=7, temperature=0, stop_regex="[.]")
     yield completion(
         "all extensions at once",
