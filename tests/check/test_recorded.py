@@ -109,6 +109,10 @@ def test_real_chat_route_answers_what_was_asked_whole_and_streamed() -> None:
     assert parts.num_frames == 3
     assert whole.rows[0].logprob == float32_bits(-2.3221662044525146)
     assert whole.rows[0].top[0] == (whole.output[0], whole.rows[0].logprob)
+    (first, *_) = whole.output
+    assert asyncio.run(target.texts([first, 5])) == {
+        first: CHAT["whole"]["choices"][0]["logprobs"]["content"][0]["token"]
+    }
 
 
 def test_pieces_of_a_character_are_told_apart_by_their_bytes() -> None:

@@ -157,10 +157,11 @@ async def _watched(lab: Lab, cases: Sequence[Case], report: Report, console: Con
 
 
 async def _texts(lab: Lab, report: Report) -> dict[int, str]:
-    """Texts of the tokens around the places where answers part."""
+    """Texts of the tokens around the places where answers part, and of those whose logprobs differ."""
     wanted: set[int] = set()
     texts = outputs(report)
     for comparison in report.divergent()[:SHOWN_TEXTS]:
+        wanted.update(item.token for item in comparison.differences[:SHOWN_TEXTS] if item.kind == "logprob")
         parted = next((item for item in comparison.differences if item.kind == "token"), None)
         if parted is not None:
             first = texts.get((parted.first_setting.server, parted.first_setting.number), ())

@@ -187,7 +187,7 @@ def _answer(report: dict[str, Any], one: dict[str, Any]) -> str:
         f"<div class=card><h3>{escape(one['case'])}: {one['differing']:,} of {one['values']:,} values</h3>"
         f"<p>First at position {one['positions'][0]} of a prompt of {one['prompt_tokens']} tokens{where}. "
         f"Up to {one['max_ulps']:,} ulps, |d| {one['max_abs']:.2e}, k3 {one['k3']:.2e}.</p>{sides}"
-        f"{_values(one)}{_curl(report, one)}</div>"
+        f"{_values(one, report['token_texts'])}{_curl(report, one)}</div>"
     )
 
 
@@ -200,11 +200,14 @@ def _tokens(ids: list[int], parted: int, texts: dict[str, str]) -> str:
     return f"<p class=tokens>{' '.join(spans)}</p>"
 
 
-def _values(one: dict[str, Any]) -> str:
+def _values(one: dict[str, Any], texts: dict[str, str]) -> str:
     rows = []
     unique = [item for index, item in enumerate(one["differences"]) if item not in one["differences"][:index]]
     for item in unique[:12]:  # a chosen token's logprob stands in its top-k row, too
-        what = f"{item['kind']} of {item['token']}" if item["kind"] == "logprob" else item["kind"]
+        what = item["kind"]
+        if what == "logprob":
+            text = texts.get(str(item["token"]))
+            what = f"logprob of {escape(repr(text) if text is not None else str(item['token']))}"
         if item["kind"] == "end":
             what = f"end, with {item['token']} as a stop"
         shown = _end if item["kind"] == "end" else _value

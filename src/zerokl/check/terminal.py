@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -145,12 +147,12 @@ def _details(console: Console, report: Report) -> None:
     found = report.divergent()
     for comparison in found[:SHOWN_ANSWERS]:
         console.print()
-        _divergence(console, summarise(comparison))
+        _divergence(console, summarise(comparison), report.token_texts)
     if len(found) > SHOWN_ANSWERS:
         console.print(f"\n... and {len(found) - SHOWN_ANSWERS} more answers that differ (all of them in --json)")
 
 
-def _divergence(console: Console, item: Divergence) -> None:
+def _divergence(console: Console, item: Divergence, texts: Mapping[int, str]) -> None:
     console.print(Text.assemble((f"{item.case}: ", "bold red"), f"{item.differing} of {item.values} values differ"))
     console.print(f"  first  {item.first}", highlight=False, markup=False)
     console.print(f"  other  {item.other}", highlight=False, markup=False)
@@ -163,19 +165,20 @@ def _divergence(console: Console, item: Divergence) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2))
     for name in ("  position", "what", "first", "other", "ulps", "phases"):
         table.add_column(name, justify="right" if name in ("  position", "ulps") else "left")
-    for difference in item.differences[:SHOWN_ROWS]:
-        table.add_row(*_row(difference))
+    rows = dict.fromkeys(_row(difference, texts) for difference in item.differences)  # chosen, and in its top row too
+    for row in list(rows)[:SHOWN_ROWS]:
+        table.add_row(*map(Text, row))
     console.print(table)
 
 
-def _row(item: Difference) -> tuple[str, ...]:
+def _row(item: Difference, texts: Mapping[int, str]) -> tuple[str, ...]:
     phases = item.first_phase if item.first_phase == item.other_phase else f"{item.first_phase} / {item.other_phase}"
     if item.kind != "logprob":
         return (str(item.position), item.kind, _ids(item.first), _ids(item.other), "", phases)
     first, other = item.first[0], item.other[0]
     return (
         str(item.position),
-        f"logprob of {item.token}",
+        f"logprob of {repr(texts[item.token]) if item.token in texts else item.token}",
         f"{from_bits(first):.9g} {first:08x}",
         f"{from_bits(other):.9g} {other:08x}",
         str(ulps(first, other)),

@@ -25,6 +25,8 @@ class ChatTarget:
     def __init__(self, wire: Wire, model: str) -> None:
         self._wire = wire
         self._model = model
+        self._names: dict[int, str] = {}
+        """What the tokens that were seen are called: their numbers mean nothing to people."""
 
     @classmethod
     async def make(cls, wire: Wire, model: str = "") -> ChatTarget:
@@ -48,17 +50,17 @@ class ChatTarget:
     async def stream(self, ask: Ask, on_token: Callable[[int], None]) -> list[Answer]:
         body = {**self._body(ask), "stream": True}
         reply, frames = await _gathered(self._wire.frames(ROUTE, body), on_token)
-        return _answers(ask, reply, frames)
+        return _answers(ask, reply, frames, self._names)
 
     async def texts(self, ids: Sequence[int]) -> dict[int, str]:
-        return {}
+        return {token: self._names[token] for token in ids if token in self._names}
 
     async def echo(self, ask: Ask) -> Sequence[Answer]:
         raise CouldNotRun("this target doesn't echo")
 
     async def _one(self, ask: Ask) -> list[Answer]:
         sent = ask if ask.new_tokens else ask.generating(1)
-        answers = _answers(sent, await self._wire.post(ROUTE, self._body(sent)), 0)
+        answers = _answers(sent, await self._wire.post(ROUTE, self._body(sent)), 0, self._names)
         return answers if ask.new_tokens else [Answer(ask, (), ()) for _ in answers]
 
     def _body(self, ask: Ask) -> dict[str, Json]:
@@ -93,18 +95,20 @@ async def _gathered(frames: AsyncIterator[Json], on_token: Callable[[int], None]
     return {"choices": list(choices.values())}, count
 
 
-def _answers(ask: Ask, reply: Json, frames: int) -> list[Answer]:
+def _answers(ask: Ask, reply: Json, frames: int, names: dict[int, str]) -> list[Answer]:
     try:
         choices = sorted(reply["choices"], key=lambda choice: choice["index"])
-        return [_answer(ask, choice, sample, frames) for sample, choice in enumerate(choices)]
+        return [_answer(ask, choice, sample, frames, names) for sample, choice in enumerate(choices)]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CouldNotRun(f"{ROUTE}: not an answer: {type(error).__name__} {error}") from error
 
 
-def _answer(ask: Ask, choice: Json, sample: int, frames: int) -> Answer:
+def _answer(ask: Ask, choice: Json, sample: int, frames: int, names: dict[int, str]) -> Answer:
     """An answer may end early: chat routes have no ignore_eos, so a short one is no problem."""
     reader = NumberReader()
     entries = choice["logprobs"]["content"]
+    for item in entries:
+        names.update({_name(one): str(one["token"]) for one in (item, *(item.get("top_logprobs") or []))})
     output = tuple(_name(item) for item in entries)
     rows = tuple(_row(ask, index, item, reader) for index, item in enumerate(entries))
     problems = [] if len(output) <= ask.new_tokens and output else count_problems(ask, output, None, None)
