@@ -40,6 +40,17 @@ def test_two_gpus_share_eight_leaves_with_and_without_graphs(folder: Path) -> No
     assert bits_of(folder, "even", tp=2, leaves=8, disable_cuda_graph=True, disable_prefill_cuda_graph=True) == alone
 
 
+@pytest.mark.parametrize(
+    ("quantization", "leaves"), [("modelopt_fp4", 2), ("modelopt_fp4", 8), ("modelopt_fp8", 2), ("fp8", 2)]
+)
+def test_two_gpus_share_packed_weights(folder: Path, quantization: str, leaves: int) -> None:
+    need(2)
+    options = {"load_format": "dummy", "quantization": quantization}
+    assert bits_of(folder, "even", tp=2, leaves=leaves, **options) == bits_of(
+        folder, "even", tp=1, leaves=leaves, **options
+    )
+
+
 def test_two_gpus_share_experts_windows_and_convolutions(folder: Path) -> None:
     """Cached or not, decoded or prefilled, in graphs or not: what two ranks say of a tiny Inkling stays the same."""
     need(2)

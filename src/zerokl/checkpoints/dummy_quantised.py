@@ -1,4 +1,5 @@
-"""Dummy weights as a quantised checkpoint has them: the projections of every layer in NVFP4 or FP8, the rest plain.
+"""Dummy weights as a quantised checkpoint has them: the projections of every layer in NVFP4 or FP8, the rest plain; of
+Inkling, whose release keeps attention in bfloat16, the chosen experts in NVFP4.
 
     --quantization     modelopt_fp4: NVFP4     modelopt_fp8: FP8, one scale     fp8: FP8, a scale per 128 by 128
 
@@ -26,6 +27,7 @@ SCHEMES = {
     "fp8": Scheme("fp8", "e4m3", ()),
 }
 KINDS = {"modelopt_fp4": "NVFP4", "modelopt_fp8": "FP8", "fp8": "FP8_BLOCK"}
+STACKS = (".experts.w13_weight", ".experts.w2_weight")
 SIZES = {"NVFP4": 4.2, "FP8": 1.46, "FP8_BLOCK": 1.46}
 """Of a code times its block's scale: the root of the mean square."""
 
@@ -43,16 +45,18 @@ def quantised(tensors: Mapping[str, Tensor], option: str, seed: int) -> tuple[Sc
 def one_quantised(tensor: Tensor, kind: str, seed: int) -> Tensor:
     """The tensor, quantised if it is a projection whose rows are whole blocks."""
     name, shape = tensor.name, tensor.shape
-    if not name.endswith("_proj.weight") or len(shape) != 2 or (kind == "NVFP4" and shape[1] % 16):
+    is_stack = kind == "NVFP4" and len(shape) == 3 and name.endswith(STACKS)
+    is_projection = len(shape) == 2 and name.endswith("_proj.weight")
+    if not (is_stack or is_projection) or (kind == "NVFP4" and shape[-1] % 16):
         return tensor
-    read = partial(weight, f"{seed}:{name}", (shape[0], shape[1]), kind)
+    read = partial(weight, f"{seed}:{name}", shape, kind)
     half = kind == "NVFP4"
     num_bytes = prod(shape) * 9 // 16 + 4 if half else prod(shape) + 4
     return Tensor(name, shape, kind, num_bytes, lambda: read().float32(), packed=read)
 
 
-def weight(key: str, shape: tuple[int, int], kind: str) -> Quantised:
-    rows, columns = shape
+def weight(key: str, shape: tuple[int, ...], kind: str) -> Quantised:
+    *before, rows, columns = shape
     generator = np.random.SFC64(int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little"))
 
     def codes(*axes: int) -> NDArray[np.uint8]:
@@ -70,7 +74,8 @@ def weight(key: str, shape: tuple[int, int], kind: str) -> Quantised:
         return (drawn / np.float32(1.5 * SIZES[kind] * columns**0.5)).astype(np.float32)
 
     if kind == "NVFP4":
-        return Nvfp4(codes(rows, columns // 2), ones(0x07, rows, columns // 16), factors()[()])
+        numbers, scales = codes(*before, rows, columns // 2), ones(0x07, *before, rows, columns // 16)
+        return Nvfp4(numbers, scales, factors(*before)[()])
     if kind == "FP8":
         return Fp8(ones(0x87, rows, columns), factors()[()])
     return Fp8Blocks(ones(0x87, rows, columns), factors(-(-rows // 128), -(-columns // 128)))

@@ -26,7 +26,7 @@ from zerokl.models.weights import (
     taps,
     vector,
 )
-from zerokl.quant import Quantised, device_experts_of
+from zerokl.quant import Quantised
 
 
 def local(config: Config) -> Sequence[int]:
@@ -66,7 +66,7 @@ def interleaved(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
 def stacked_pairs(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops.AnyMatrix:
     if place.device != "cpu":
         if isinstance(parts[0], Quantised):
-            return device_experts_of([[halves(parts[0][expert])] for expert in range(len(parts[0]))], place.device)
+            return place.pack_experts([[halves(parts[0][expert])] for expert in range(len(parts[0]))])
         return experts_on_gpu(halves(parts[0]), place)
     return [matrix([halves(parts[0][expert])], place) for expert in range(len(parts[0]))]
 

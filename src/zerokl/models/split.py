@@ -17,11 +17,10 @@ from itertools import pairwise
 from math import lcm
 from typing import Any
 
-import numpy as np
-
 from zerokl.errors import ConfigError, UnsupportedModel
 from zerokl.models.shapes import term_size
 from zerokl.ops.shards import STEP, cut, vocabulary_bounds
+from zerokl.quant import Cuttable, taken
 
 VOCABULARY = "V"
 
@@ -110,22 +109,26 @@ class Share:
         """The letter of a dimension such as 'H·D' that is cut."""
         return next((letter for letter in dimension if letter in self.parts), None)
 
-    def own(self, whole: np.ndarray, shape: str, axes: Mapping[str, int]) -> np.ndarray:
-        """The rank's part of a tensor: a view, but where an axis has several terms."""
+    def own(self, whole: Any, shape: str, axes: Mapping[str, int]) -> Any:
+        """The rank's part of a tensor, or of a quantised one: a view, but where an axis has several terms."""
         for number, dimension in enumerate(shape.split()):
-            if self.cut_of(dimension) is None:
-                continue
-            views, start = [], 0
-            for term in dimension.split("+"):
-                size, letter = term_size(term, axes), self.cut_of(term)
-                first, last = 0, size
-                if letter is not None:
-                    scale, part = size // axes[letter], self.parts[letter]
-                    first, last = part.start * scale, part.stop * scale
-                views.append(whole[(slice(None),) * number + (slice(start + first, start + last),)])
-                start += size
-            whole = views[0] if len(views) == 1 else np.concatenate(views, axis=number)
+            if self.cut_of(dimension) is not None:
+                pieces = self.pieces(dimension, axes)
+                whole = whole.cut(number, pieces) if isinstance(whole, Cuttable) else taken(whole, number, pieces)
         return whole
+
+    def pieces(self, dimension: str, axes: Mapping[str, int]) -> list[tuple[int, int]]:
+        """(start, stop) of what the rank has of each term of a dimension."""
+        pieces, start = [], 0
+        for term in dimension.split("+"):
+            size, letter = term_size(term, axes), self.cut_of(term)
+            first, last = 0, size
+            if letter is not None:
+                scale, part = size // axes[letter], self.parts[letter]
+                first, last = part.start * scale, part.stop * scale
+            pieces.append((start + first, start + last))
+            start += size
+        return pieces
 
     def heads(self, axes: Heads = HEADS) -> dict[str, Any]:
         """What changes in a config: the numbers of query and key heads that are here, and how they are shared."""

@@ -27,7 +27,7 @@ from zerokl import ops
 from zerokl.errors import CheckpointError, UnsupportedModel
 from zerokl.models.shapes import sizes, spread
 from zerokl.models.split import VOCABULARY, Share
-from zerokl.quant import Quantised, device_experts_of, device_matrix_of, matrix_of
+from zerokl.quant import Quantised, device_experts_of, device_leaves_of, device_matrix_of, matrix_of
 
 
 class Tensor(Protocol):
@@ -93,7 +93,24 @@ class Place:
 
     def pack(self, whole: np.ndarray) -> ops.AnyMatrix:
         """Packed for `ops.linear`; the rank's part becomes a shard."""
-        packed = ops.pack(whole, self.dtype, self.device, self.leaves if self.sums else ())
+        return self.wrapped(ops.pack(whole, self.dtype, self.device, self.leaves if self.sums else ()))
+
+    def pack_quantised(self, parts: Sequence[Any]) -> ops.AnyMatrix:
+        """The same of parts in a stored form, on a GPU."""
+        if self.sums and len(self.leaves) > 1:
+            return self.wrapped(device_leaves_of(parts, self.leaves, self.device))
+        return self.wrapped(device_matrix_of(parts, self.device))
+
+    def pack_experts(self, experts: Sequence[Sequence[Any]]) -> ops.AnyMatrix:
+        """One matrix per expert, of parts in a stored form, on a GPU. Raises UnsupportedModel for several leaves."""
+        self.check_experts()
+        return self.wrapped(device_experts_of(experts, self.device))
+
+    def check_experts(self) -> None:
+        if self.sums and len(self.leaves) > 1:
+            raise UnsupportedModel("mixtures of experts on GPUs: --tp-leaves is as many as ranks, for now")
+
+    def wrapped(self, packed: Any) -> ops.AnyMatrix:
         return packed if self.wrap is None else self.wrap(packed)
 
     def keeps_packed(self, stored: Iterable[str]) -> bool:
@@ -121,7 +138,7 @@ def takes_packed(how: AnyHow) -> AnyHow:
 def matrix(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
     """The parts one under the other, packed for `ops.linear`."""
     if any(isinstance(part, Quantised) for part in parts):
-        return matrix_of(parts, place.integer) if place.device == "cpu" else device_matrix_of(parts, place.device)
+        return matrix_of(parts, place.integer) if place.device == "cpu" else place.pack_quantised(parts)
     return place.pack(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
@@ -165,7 +182,7 @@ def each_expert(parts_per_expert: int) -> How:
         if place.device != "cpu":
             own = [parts[start : start + parts_per_expert] for start in starts]
             if isinstance(parts[0], Quantised):
-                return device_experts_of(own, place.device)
+                return place.pack_experts(own)
             return experts_on_gpu(np.stack([np.concatenate(one) for one in own]), place)
         return [matrix(parts[start : start + parts_per_expert], place) for start in starts]
 
@@ -177,17 +194,15 @@ def stacked(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops
     """One matrix per expert, from one tensor [X, N, K]."""
     if place.device != "cpu":
         if isinstance(parts[0], Quantised):
-            return device_experts_of([[parts[0][expert]] for expert in range(len(parts[0]))], place.device)
+            return place.pack_experts([[parts[0][expert]] for expert in range(len(parts[0]))])
         return experts_on_gpu(parts[0], place)
     return [matrix([parts[0][expert]], place) for expert in range(len(parts[0]))]
 
 
 def experts_on_gpu(stack: np.ndarray, place: Place) -> ops.AnyMatrix:
     """[X, N, K] side by side; the rank's columns become a shard. Raises UnsupportedModel for several leaves of them."""
-    if place.sums and len(place.leaves) > 1:
-        raise UnsupportedModel("mixtures of experts on GPUs: --tp-leaves is as many as ranks, for now")
-    packed = ops.pack_experts(stack, place.device)
-    return packed if place.wrap is None else place.wrap(packed)
+    place.check_experts()
+    return place.wrapped(ops.pack_experts(stack, place.device))
 
 
 def always(config: Any) -> bool:
@@ -275,16 +290,15 @@ def read(
 ) -> Any:
     """One parameter. Parts stored as different types meet in float32, which holds each of them exactly.
 
-    Quantised matrices stay packed where they are whole: a rank's part, and sums in leaves, are of their numbers.
+    Quantised matrices stay packed; on the CPU only whole ones: there a rank's part, and leaves, are of their numbers.
     """
     sources = row.sources(config, layer)
     found = [tensors[name] for name, _ in sources]
     packed = [getattr(tensor, "packed", None) for tensor in found]
-    if share is not None and place.device != "cpu" and any(tensor.dtype in PACKED_ON_GPU for tensor in found):
-        raise UnsupportedModel("NVFP4 and FP8 weights are not there yet with --tp and --tp-leaves on GPUs")
-    keeps = share is None and row.how in PACKED and place.keeps_packed(tensor.dtype for tensor in found)
-    if any(packed) and keeps:
-        value = row.how([read() if read else t.array() for read, t in zip(packed, found, strict=True)], place)
+    keeps = row.how in PACKED and place.keeps_packed(tensor.dtype for tensor in found)
+    if any(packed) and keeps and (share is None or place.device != "cpu"):
+        parts = [read() if read else t.array() for read, t in zip(packed, found, strict=True)]
+        value = row.how(own_parts(row, parts, config, share), shared_place(row, config, place, share))
     else:
         value = row.how(*plain_parts(row, [tensor.array() for tensor in found], config, place, share))
     for tensor in found:
@@ -296,15 +310,24 @@ def plain_parts(
     row: W, parts: list[np.ndarray], config: Axes, place: Place, share: Share | None
 ) -> tuple[list[np.ndarray], Place]:
     """The rank's parts as one type, and where they go."""
-    if share is not None:
-        shapes = spread(row.shape)
-        shapes = shapes * (len(parts) // len(shapes))
-        parts = [share.own(part, shape, config.axes) for part, shape in zip(parts, shapes, strict=True)]
+    parts = own_parts(row, parts, config, share)
     if len({part.dtype for part in parts}) > 1:
         parts = [exact_float32(part) for part in parts]
     if place.dtype == "auto":
         place = replace(place, dtype=STORED_AS[parts[0].dtype.name])
-    return parts, place if share is None else place_in(share, spread(row.shape)[0], config.axes, place)
+    return parts, shared_place(row, config, place, share)
+
+
+def own_parts(row: W, parts: list[Any], config: Axes, share: Share | None) -> list[Any]:
+    if share is None:
+        return parts
+    shapes = spread(row.shape)
+    shapes = shapes * (len(parts) // len(shapes))
+    return [share.own(part, shape, config.axes) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def shared_place(row: W, config: Axes, place: Place, share: Share | None) -> Place:
+    return place if share is None else place_in(share, spread(row.shape)[0], config.axes, place)
 
 
 def place_in(share: Share, shape: str, axes: Mapping[str, int], place: Place) -> Place:

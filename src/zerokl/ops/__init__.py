@@ -17,6 +17,7 @@ from zerokl.ops.matrix import (
     DeviceExperts,
     DeviceMatrix,
     Matrix,
+    PackedLeaves,
     PackedMatrix,
     pack,
     pack_blocks,
@@ -26,6 +27,7 @@ from zerokl.ops.matrix import (
     pack_on_device,
     pack_stored,
     stack,
+    under_each_other,
     upload,
 )
 from zerokl.ops.moe import experts, route
@@ -64,6 +66,7 @@ __all__ = [
     "LayerCache",
     "LayerKV",
     "Matrix",
+    "PackedLeaves",
     "PackedMatrix",
     "Ragged",
     "RecurrentState",
@@ -118,5 +121,6 @@ __all__ = [
     "swiglu",
     "take_columns",
     "time_steps",
+    "under_each_other",
     "upload",
 ]

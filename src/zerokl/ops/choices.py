@@ -64,6 +64,16 @@ class LeafTiles(NamedTuple):
     stages: int
 
 
+class LeafGroups(NamedTuple):
+    """The same where groups of four warps multiply what another warp loads."""
+
+    groups: int
+    """Of 64 rows."""
+    stages: int
+    """Places for what is loaded."""
+    band: int
+
+
 class Packed(NamedTuple):
     """How few rows meet a packed weight whose codes become numbers in registers."""
 
@@ -103,7 +113,7 @@ REFERENCE_LEAVES = "reference leaves"
 BLOCKS = "fp8_block"
 """The form whose sums are scaled every 128 k, so that no library can make them."""
 
-Way = Schedule | Persistent | LeafTiles | Packed | Streamed | str
+Way = Schedule | Persistent | LeafTiles | LeafGroups | Packed | Streamed | str
 
 
 class Shape(NamedTuple):
@@ -242,9 +252,11 @@ def leaf_candidates(shape: Shape) -> list[Way]:
     lengths = [stop - start for start, stop in pairwise((0, *shape.ends))]
     fits = not shape.biased and shape.columns % LEAF_TILES.columns == 0
     fits = fits and all(length % LEAF_TILES.depth == 0 for length in lengths)
-    tiles = [LEAF_TILES] if fits and shape.rows >= LEAF_TILES_FROM else []
+    large = fits and shape.rows >= LEAF_TILES_FROM
+    groups = [LEAF_GROUPS if len(lengths) > 2 else TWO_LEAF_GROUPS] if large else []
+    tiles = [LEAF_TILES] if large else []
     library = [LIBRARY_LEAVES] if shape.rows > LIBRARY_FROM and len(set(lengths)) == 1 else []
-    return [*library, *tiles, leaf_fallback(shape), REFERENCE_LEAVES]
+    return [*groups, *library, *tiles, leaf_fallback(shape), REFERENCE_LEAVES]
 
 
 def leaf_fallback(shape: Shape) -> Schedule:
@@ -310,5 +322,7 @@ PACKED_TABLE: dict[tuple[str, int], tuple[Packed, Packed, Packed]] = {
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
 LEAF_TILES = LeafTiles(128, 128, 64, 16, 8, 3)
+LEAF_GROUPS, TWO_LEAF_GROUPS = LeafGroups(2, 5, 8), LeafGroups(3, 5, 8)
+"""Of two leaves none waits in shared memory."""
 LEAF_TILES_FROM = 512
 SHORT_LEAVES, SHORT_LEAF = Schedule(8, 64, 128, True, 4, 3), 512

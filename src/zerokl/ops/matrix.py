@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,32 @@ class PackedMatrix:
         return sum(int(part.nbytes) for part in (self.words, self.scales, self.factors) if part is not None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedLeaves:
+    """A quantised weight [N, K] whose sums are cut in leaves: a packed matrix of each leaf's columns.
+
+    A leaf is a chain that is finished as the format says, with its factor; then comes the tree.
+    """
+
+    leaves: tuple[PackedMatrix, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.leaves[0].shape[0], self.ends[-1]
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return tuple(accumulate(leaf.shape[1] for leaf in self.leaves))
+
+    @property
+    def dtype(self) -> str:
+        return self.leaves[0].kind
+
+    @property
+    def nbytes(self) -> int:
+        return sum(leaf.nbytes for leaf in self.leaves)
+
+
 STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 """What the numbers of an array of this dtype are; numpy has no bfloat16, so its bits come as uint16."""
 
@@ -220,6 +246,11 @@ def pack_on_device(
     `linear` gives: a chain of the bfloat16 numbers that codes and scales stand for, in float32; then the factor.
     """
     return gpu().pack_quantised(kind, codes, scales, factors, device, divides)  # type: ignore[no-any-return]
+
+
+def under_each_other(parts: Sequence[PackedMatrix]) -> PackedMatrix:
+    """One packed matrix of several of one kind, on their device; all but the last have whole panels of 16 outputs."""
+    return gpu().under_each_other(parts)  # type: ignore[no-any-return]
 
 
 def upload(array: NDArray[Any], device: str = "cpu") -> Any:

@@ -13,21 +13,25 @@ about all weights. `docs/design/0007-quantised.md` has the decisions.
 from zerokl.quant.arrays import (
     BLOCK_TYPES,
     Blocks,
+    Cuttable,
     Fp8,
     Fp8Blocks,
     Nvfp4,
     Quantised,
     device_experts_of,
+    device_leaves_of,
     device_matrix_of,
     matrix_of,
     number_type,
     numbers_of,
+    taken,
 )
 from zerokl.quant.scheme import Scheme, check_option, scheme_of
 
 __all__ = [
     "BLOCK_TYPES",
     "Blocks",
+    "Cuttable",
     "Fp8",
     "Fp8Blocks",
     "Nvfp4",
@@ -35,9 +39,11 @@ __all__ = [
     "Scheme",
     "check_option",
     "device_experts_of",
+    "device_leaves_of",
     "device_matrix_of",
     "matrix_of",
     "number_type",
     "numbers_of",
     "scheme_of",
+    "taken",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -33,6 +33,18 @@ class Quantised(Protocol):
     def __len__(self) -> int: ...
     def float32(self) -> F32: ...
     def pack(self, integer: bool) -> ops.Matrix: ...
+
+
+@runtime_checkable
+class Cuttable(Quantised, Protocol):
+    """One of which ranks may have parts in its stored form."""
+
+    def cut(self, axis: int, pieces: Pieces) -> Any:
+        """Pieces of an axis, one after the other. Raises UnsupportedModel for a cut within a block."""
+
+
+Pieces = Sequence[tuple[int, int]]
+"""(start, stop) of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +105,13 @@ class Nvfp4:
     def pack(self, integer: bool) -> ops.Matrix:
         return ops.pack_nvfp4(self.codes, self.scales, float(self.factor), divides=self.divides)
 
+    def cut(self, axis: int, pieces: Pieces) -> Nvfp4:
+        if axis == self.codes.ndim - 1:
+            codes, scales = taken(self.codes, axis, pieces, 16, 2), taken(self.scales, axis, pieces, 16, 16)
+        else:
+            codes, scales = taken(self.codes, axis, pieces), taken(self.scales, axis, pieces)
+        return replace(self, codes=codes, scales=scales)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fp8:
@@ -115,6 +134,11 @@ class Fp8:
 
     def pack(self, integer: bool) -> ops.Matrix:
         return ops.pack_fp8(self.codes, self.scale if self.scale.ndim else float(self.scale))
+
+    def cut(self, axis: int, pieces: Pieces) -> Fp8:
+        by_row = axis == 0 and self.scale.ndim
+        scale = taken(self.scale, axis, pieces) if by_row else self.scale
+        return Fp8(taken(self.codes, axis, pieces), scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +171,19 @@ class Fp8Blocks:
     def pack(self, integer: bool) -> ops.Matrix:
         return ops.pack_fp8(self.codes, self.scales)
 
+    def cut(self, axis: int, pieces: Pieces) -> Fp8Blocks:
+        scales = taken(self.scales, axis, pieces, self.BLOCK, self.BLOCK)
+        return Fp8Blocks(taken(self.codes, axis, pieces), scales)
+
+
+def taken(array: Any, axis: int, pieces: Pieces, unit: int = 1, each: int = 1) -> Any:
+    """Pieces of an axis whose numbers stand for `each` of a weight; cuts must be between units, but at its end."""
+    if any(start % unit for start, _ in pieces) or any(stop % unit for _, stop in pieces[:-1]):
+        raise UnsupportedModel(f"ranks or leaves would cut blocks of {unit} quantised numbers at {list(pieces)}")
+    before = (slice(None),) * axis
+    parts = [array[(*before, slice(start // each, -(-stop // each)))] for start, stop in pieces]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
+
 
 def device_matrix_of(parts: Sequence[Any], device: str) -> ops.PackedMatrix:
     """The same on a GPU: parts of one format, each with its own factors.
@@ -173,12 +210,25 @@ def device_matrix_of(parts: Sequence[Any], device: str) -> ops.PackedMatrix:
     return ops.pack_on_device("fp8_block", codes, scales, None, device, divides=False)
 
 
+EXPERTS_AT_ONCE = 16
+"""Packing takes several times the memory of what it packs."""
+
+
+def device_leaves_of(parts: Sequence[Any], ends: Sequence[int], device: str) -> ops.PackedLeaves:
+    """The same of a weight whose sums are cut in leaves: each a packed matrix of its own columns."""
+    bounds = pairwise((0, *ends))
+    leaves = [device_matrix_of([part.cut(1, [piece]) for part in parts], device) for piece in bounds]
+    return ops.PackedLeaves(tuple(leaves))
+
+
 def device_experts_of(experts: Sequence[Sequence[Any]], device: str) -> ops.DeviceExperts:
     """One matrix per expert, of parts one under the other, on a GPU. Raises UnsupportedModel as `device_matrix_of`."""
     rows = sum(len(part) for part in experts[0])
     if rows % 16:
         raise UnsupportedModel(f"packed experts of {rows} rows, no multiple of 16, aren't there on the GPU")
-    return ops.DeviceExperts(device_matrix_of([part for parts in experts for part in parts], device), len(experts))
+    groups = [experts[first : first + EXPERTS_AT_ONCE] for first in range(0, len(experts), EXPERTS_AT_ONCE)]
+    packed = [device_matrix_of([part for parts in group for part in parts], device) for group in groups]
+    return ops.DeviceExperts(packed[0] if len(packed) == 1 else ops.under_each_other(packed), len(experts))
 
 
 def matrix_of(parts: Sequence[Quantised | NDArray[Any]], integer: bool) -> ops.Matrix:

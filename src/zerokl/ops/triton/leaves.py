@@ -231,7 +231,12 @@ def run_library(x: Any, w: Any, y: Any, ends: tuple[int, ...], bias: Any = None,
     """Fill y, or add to it: equal leaves as one batch, which the library multiplies into float32."""
     (rows, _), columns, leaves = x.shape, y.shape[1], len(ends)
     batch = x.view(rows, leaves, ends[0]).transpose(0, 1), w.view(columns, leaves, ends[0]).permute(1, 2, 0)
-    parts = torch.bmm(*batch, out_dtype=torch.float32)
+    return fold_leaves(torch.bmm(*batch, out_dtype=torch.float32), y, bias, added)
+
+
+def fold_leaves(parts: Any, y: Any, bias: Any, added: bool) -> Any:
+    """Fill y, or add to it: the tree over parts [leaves, T, N]."""
+    leaves, rows, columns = parts.shape
     add_parts[(triton.cdiv(rows * columns, BLOCK),)](
         parts, bias, y, rows * columns, columns, leaves, bias is not None, added, BLOCK, num_warps=4, **EARLY
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,16 @@ def pack_quantised(kind: str, codes: Any, scales: Any, factors: Any, device: str
     words, kept = pack_nvfp4(stored, kept)
     by = factors_of(by, 1 / SHRUNK if divides else SHRUNK)
     return PackedMatrix(kind, (rows, 2 * columns), words, kept, by, divides)
+
+
+def under_each_other(parts: Sequence[PackedMatrix]) -> PackedMatrix:
+    """See `ops.under_each_other`."""
+    first, rows = parts[0], sum(part.shape[0] for part in parts)
+    words, scales, factors = (
+        None if getattr(first, name) is None else torch.cat([getattr(part, name) for part in parts])
+        for name in ("words", "scales", "factors")
+    )
+    return replace(first, shape=(rows, first.shape[1]), words=words, scales=scales, factors=factors)
 
 
 def factors_of(stored: Any, power: float) -> Any:

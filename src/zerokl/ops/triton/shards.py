@@ -9,22 +9,19 @@ from typing import Any
 
 import torch
 
-from zerokl.ops.choices import Shape
 from zerokl.ops.shards import InputShard, VocabularyShard
 from zerokl.ops.triton.chain import empty
-from zerokl.ops.triton.experts import fill
-from zerokl.ops.triton.ways import CHOICES, compute, narrow
+from zerokl.ops.triton.experts import fill as fill_experts
+from zerokl.ops.triton.ways import fill, narrow
 
 
 def summed(x: Any, shard: InputShard, bias: Any, residual: Any, wide: bool) -> Any:
     """`linear` of a weight whose columns the ranks share; a residual is added to in its place, and returned."""
-    columns, depth = shard.matrix.shape
+    columns = shard.matrix.shape[0]
     x, group, shape = narrow(x), shard.group, (len(x), columns)
     part = group.place(shape)
     if not shard.is_empty:
-        ends = shard.matrix.ends or (depth,)  # type: ignore[union-attr]
-        way = CHOICES.of(Shape(len(x), columns, depth, wide=True, ends=ends))
-        compute(way, x, shard.matrix.values, part, ends=ends)  # type: ignore[union-attr]
+        fill(x, shard.matrix, part, wide=True)
     added = residual is not None
     y = residual if added else empty(x, columns, torch.float32 if wide else None)
     return group.fold(shape, shard.count, bias, y, added)
@@ -35,7 +32,7 @@ def experts_of_ranks(x: Any, gate_up: Any, shard: InputShard, chosen: Any, weigh
     group, shape = shard.group, (len(x), x.shape[1])
     part = group.place(shape)
     if not shard.is_empty:
-        fill(part, x, gate_up, shard.matrix, chosen, weights, False)
+        fill_experts(part, x, gate_up, shard.matrix, chosen, weights, False)
     added = residual is not None
     y = residual if added else empty(x, x.shape[1], torch.float32)
     return group.fold(shape, shard.count, None, y, added)
@@ -43,9 +40,8 @@ def experts_of_ranks(x: Any, gate_up: Any, shard: InputShard, chosen: Any, weigh
 
 def logits_of_ranks(x: Any, shard: VocabularyShard) -> Any:
     """[T, N] f32 on rank 0; the others get their own columns."""
-    x, (columns, depth) = narrow(x), shard.matrix.shape
-    part = shard.group.place((len(x), columns))
-    compute(CHOICES.of(Shape(len(x), columns, depth, wide=True)), x, shard.matrix.values, part)  # type: ignore[union-attr]
+    x = narrow(x)
+    fill(x, shard.matrix, shard.group.place((len(x), shard.matrix.shape[0])), wide=True)
     return shard.group.joined(len(x), shard.bounds)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from zerokl.ops.choices import (
     LIBRARY_LEAVES,
     REFERENCE,
     Choices,
+    LeafGroups,
     LeafTiles,
     Packed,
     Persistent,
@@ -19,10 +21,11 @@ from zerokl.ops.choices import (
     Streamed,
     Way,
 )
-from zerokl.ops.matrix import DeviceMatrix, PackedMatrix
+from zerokl.ops.matrix import DeviceMatrix, PackedLeaves, PackedMatrix
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.finish import finish
-from zerokl.ops.triton.leaves import reference, run_library, run_parts, run_tiles
+from zerokl.ops.triton.leaf_groups import run_groups
+from zerokl.ops.triton.leaves import fold_leaves, reference, run_library, run_parts, run_tiles
 from zerokl.ops.triton.numbers import NARROW
 from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.packed_rows import run_packed
@@ -34,15 +37,31 @@ CHOICES = Choices()
 """Filled by `admit.admit` at start. A shape that was not admitted never reaches the library."""
 
 
-def linear(x: Any, weight: DeviceMatrix | PackedMatrix, bias: Any, residual: Any, wide: bool) -> Any:
+def linear(x: Any, weight: DeviceMatrix | PackedMatrix | PackedLeaves, bias: Any, residual: Any, wide: bool) -> Any:
     """[T, K] -> [T, N], T a bucket; bf16, or float32 if `wide`. A residual is added to in its place, and returned."""
     columns, depth = weight.shape
     if x.shape[1] != depth:
         raise ShapeError(f"x must be [T, {depth}], not {list(x.shape)}")
     x, added = narrow(x), residual is not None
-    y = residual if added else empty(x, columns, torch.float32 if wide else None)
+    return fill(x, weight, residual if added else empty(x, columns, torch.float32 if wide else None), bias, added, wide)
+
+
+def fill(x: Any, weight: Any, y: Any, bias: Any = None, added: bool = False, wide: bool = False) -> Any:
+    """y, filled or added to, by the admitted way."""
+    if isinstance(weight, PackedLeaves):
+        return fold_leaves(parts_of(x, weight), y, bias, added)
+    columns, depth = weight.shape
     shape = Shape(len(x), columns, depth, False, bias is not None, added, wide, weight.ends, weight.form)
     return compute(CHOICES.of(shape), x, operand(weight), y, bias, added, ends=weight.ends)
+
+
+def parts_of(x: Any, weight: PackedLeaves) -> Any:
+    """[leaves, T, N] f32: each leaf by itself, with its factor."""
+    rows, columns = len(x), weight.shape[0]
+    parts = torch.empty((len(weight.leaves), rows, columns), dtype=torch.float32, device=x.device)
+    for leaf, (start, stop), part in zip(weight.leaves, pairwise((0, *weight.ends)), parts, strict=True):
+        fill(x[:, start:stop].contiguous(), leaf, part, wide=True)
+    return parts
 
 
 def gated_linear(x: Any, weight: DeviceMatrix | PackedMatrix, bias: Any) -> Any:
@@ -91,6 +110,8 @@ def compute(
 def compute_leaves(way: Way, x: Any, w: Any, y: Any, ends: tuple[int, ...], bias: Any, added: bool) -> Any:
     if isinstance(way, Schedule):
         return run_parts(x, w, y, ends, way, bias, added)
+    if isinstance(way, LeafGroups):
+        return run_groups(x, w, y, ends, way, added)
     if isinstance(way, LeafTiles):
         return run_tiles(x, w, y, ends, way, added)
     if way == LIBRARY_LEAVES:
