@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from zerokl.errors import UnsupportedModel
 from zerokl.models.fields import Fields
 from zerokl.models.layers import ungated_mlp
 from zerokl.models.llama import logits, untied
+from zerokl.models.split import Cut, Heads, Share, Width
 from zerokl.models.weights import Parameters, W, transposed, vector
 
 __all__ = ["DROPPED", "WEIGHTS", "Config", "forward", "logits", "tables"]
@@ -29,6 +30,7 @@ class Config:
     intermediate_size: int
     num_layers: int
     num_heads: int
+    head_size: int
     context_length: int
     norm_eps: float
     untied: bool
@@ -49,6 +51,7 @@ class Config:
             intermediate_size=fields.count("n_inner", 4 * hidden_size),
             num_layers=fields.count("n_layer", 12),
             num_heads=num_heads,
+            head_size=hidden_size // num_heads,
             context_length=fields.count("n_positions", 1024),
             norm_eps=fields.positive("layer_norm_epsilon", 1e-5),
             untied=not fields.flag("tie_word_embeddings", True),
@@ -59,35 +62,48 @@ class Config:
         return self.num_heads
 
     @property
-    def head_size(self) -> int:
-        return self.hidden_size // self.num_heads
+    def axes(self) -> dict[str, int]:
+        return {
+            "V": self.vocab_size,
+            "E": self.hidden_size,
+            "F": self.intermediate_size,
+            "H": self.num_heads,
+            "K": self.num_kv_heads,
+            "D": self.head_size,
+            "P": self.context_length,
+        }
 
     @property
-    def axes(self) -> dict[str, int]:
-        return {"V": self.vocab_size, "E": self.hidden_size, "F": self.intermediate_size, "P": self.context_length}
+    def cuts(self) -> tuple[Cut, ...]:
+        """What ranks share."""
+        return (Heads(), Width("F"))
+
+    def of_rank(self, share: Share) -> Self:
+        """With the number of the heads that a rank has."""
+        return replace(self, num_heads=share.heads()["num_heads"])
 
 
 LAYER = "transformer.h.{i}."
 # fmt: off
 WEIGHTS: tuple[W, ...] = (
-    # checkpoint name                parameter                     shape   how, when
+    # checkpoint name                parameter                     shape                  how, when
     W("transformer.wte.weight",      "embed",                      "V E"),
     W("transformer.wpe.weight",      "positions",                  "P E"),
-    W(LAYER + "ln_1.weight",         "layers.{i}.input_norm",      "E",    vector),
-    W(LAYER + "ln_1.bias",           "layers.{i}.input_norm_bias", "E",    vector),
-    W(LAYER + "attn.c_attn.weight",  "layers.{i}.qkv",             "E 3E", transposed),
-    W(LAYER + "attn.c_attn.bias",    "layers.{i}.qkv_bias",        "3E",   vector),
-    W(LAYER + "attn.c_proj.weight",  "layers.{i}.out",             "E E",  transposed),
-    W(LAYER + "attn.c_proj.bias",    "layers.{i}.out_bias",        "E",    vector),
-    W(LAYER + "ln_2.weight",         "layers.{i}.mlp_norm",        "E",    vector),
-    W(LAYER + "ln_2.bias",           "layers.{i}.mlp_norm_bias",   "E",    vector),
-    W(LAYER + "mlp.c_fc.weight",     "layers.{i}.up",              "E F",  transposed),
-    W(LAYER + "mlp.c_fc.bias",       "layers.{i}.up_bias",         "F",    vector),
-    W(LAYER + "mlp.c_proj.weight",   "layers.{i}.down",            "F E",  transposed),
-    W(LAYER + "mlp.c_proj.bias",     "layers.{i}.down_bias",       "E",    vector),
-    W("transformer.ln_f.weight",     "norm",                       "E",    vector),
-    W("transformer.ln_f.bias",       "norm_bias",                  "E",    vector),
-    W("lm_head.weight",              "head",                       "V E",  when=untied),
+    W(LAYER + "ln_1.weight",         "layers.{i}.input_norm",      "E",              vector),
+    W(LAYER + "ln_1.bias",           "layers.{i}.input_norm_bias", "E",              vector),
+    W(LAYER + "attn.c_attn.weight",  "layers.{i}.qkv",             "E H·D+K·D+K·D",  transposed),
+    W(LAYER + "attn.c_attn.bias",    "layers.{i}.qkv_bias",        "H·D+K·D+K·D",    vector),
+    W(LAYER + "attn.c_proj.weight",  "layers.{i}.out",             "H·D E",          transposed),
+    W(LAYER + "attn.c_proj.bias",    "layers.{i}.out_bias",        "E",              vector),
+    W(LAYER + "ln_2.weight",         "layers.{i}.mlp_norm",        "E",              vector),
+    W(LAYER + "ln_2.bias",           "layers.{i}.mlp_norm_bias",   "E",              vector),
+    W(LAYER + "mlp.c_fc.weight",     "layers.{i}.up",              "E F",            transposed),
+    W(LAYER + "mlp.c_fc.bias",       "layers.{i}.up_bias",         "F",              vector),
+    W(LAYER + "mlp.c_proj.weight",   "layers.{i}.down",            "F E",            transposed),
+    W(LAYER + "mlp.c_proj.bias",     "layers.{i}.down_bias",       "E",              vector),
+    W("transformer.ln_f.weight",     "norm",                       "E",              vector),
+    W("transformer.ln_f.bias",       "norm_bias",                  "E",              vector),
+    W("lm_head.weight",              "head",                       "V E",            when=untied),
 )
 # fmt: on
 

@@ -327,12 +327,15 @@ def own_parts(row: W, parts: list[Any], config: Axes, share: Share | None) -> li
 
 
 def shared_place(row: W, config: Axes, place: Place, share: Share | None) -> Place:
-    return place if share is None else place_in(share, spread(row.shape)[0], config.axes, place)
+    if share is None:
+        return place
+    dimensions = spread(row.shape)[0].split()
+    return place_in(share, dimensions[::-1] if row.how is transposed else dimensions, config.axes, place)
 
 
-def place_in(share: Share, shape: str, axes: Mapping[str, int], place: Place) -> Place:
+def place_in(share: Share, dimensions: Sequence[str], axes: Mapping[str, int], place: Place) -> Place:
     """Where a row of this shape goes on this rank. A matrix whose last axis is cut sums over it."""
-    dimensions, group = shape.split(), share.team.group
+    group = share.team.group
     cuts = [share.cut_of(dimension) for dimension in dimensions]
     if cuts[0] == VOCABULARY and group is not None and len(dimensions) == 2:
         bounds = share.parts[VOCABULARY].bounds
