@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from tests.gpu.device import DEVICE, INTERPRETED, NARROW, normal, relative_error, same
 from zerokl import ops
+from zerokl.models.weights import Place, experts_on_gpu
 from zerokl.ops import reference_hybrid as oracle
 from zerokl.ops.choices import REFERENCE
 from zerokl.ops.triton import admit
@@ -76,6 +78,44 @@ def test_each_row_is_near_float64_and_the_same_alone():
     total = residual + found
     assert ops.experts(x, gate_up, down, chosen, weights, residual=residual) is residual
     assert same(residual, total)
+
+
+def stored(experts):
+    """As a checkpoint has them: bfloat16's bits."""
+    values = experts.values.cpu()
+    return values.numpy() if INTERPRETED else values.view(torch.int16).numpy().view(np.uint16)
+
+
+def narrow(experts):
+    """What the kernels take here: the interpreter's are float32."""
+    return ops.LeafExperts(tuple(ops.DeviceExperts(leaf.values.to(NARROW)) for leaf in experts.leaves))
+
+
+def test_leaves_of_the_width_are_the_tree_over_what_each_leaf_says():
+    """And the loader's leaves, cut from the whole, are those."""
+    ends = (16, 32, HIDDEN)
+    x, gate_up, down, chosen, weights = made(6)
+    gate_up, down = (ops.DeviceExperts(one.values.bfloat16().to(NARROW)) for one in (gate_up, down))
+    first = experts_on_gpu(stored(gate_up), Place(device=DEVICE, leaves=ends))
+    second = experts_on_gpu(stored(down), Place(device=DEVICE, leaves=ends, sums=True))
+    first, second = (narrow(one) for one in (first, second))
+    found = ops.experts(x, first, second, chosen, weights)
+    gates, ups = gate_up.values.chunk(2, 1)
+    parts = [
+        ops.experts(
+            x,
+            ops.DeviceExperts(torch.cat((gates[:, start:stop], ups[:, start:stop]), 1).contiguous()),
+            ops.DeviceExperts(down.values[:, :, start:stop].contiguous()),
+            chosen,
+            weights,
+        )
+        for start, stop in pairwise((0, *ends))
+    ]
+    assert same(found, (parts[0] + parts[1]) + parts[2])
+    assert not same(found, ops.experts(x, gate_up, down, chosen, weights))
+    residual = normal(5, 6, WIDTH, dtype=torch.float32)
+    total = found + residual
+    assert same(ops.experts(x, first, second, chosen, weights, residual=residual), total)
 
 
 @pytest.mark.parametrize("schedule", [FEW, SOME, MANY])

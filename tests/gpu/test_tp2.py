@@ -51,6 +51,18 @@ def test_two_gpus_share_packed_weights(folder: Path, quantization: str, leaves: 
     )
 
 
+def test_two_gpus_share_the_leaves_of_experts(folder: Path) -> None:
+    """Two ranks of one leaf, two of two, and one GPU with all of them."""
+    need(2)
+    path, found = servable_family(folder / "leaves", "inkling", head_dim=16), {}
+    options = {"max_total_tokens": 16384, "chunked_prefill_size": 256, "max_running_requests": 16}
+    for tp, leaves in ((1, 2), (2, 2), (1, 4), (2, 4)):
+        with LLM(str(path), device="cuda", tp=tp, tp_leaves=leaves, **options) as llm:
+            found[tp, leaves] = llm.fingerprint, told(llm)
+    assert found[1, 2] == found[2, 2]
+    assert found[1, 4] == found[2, 4]
+
+
 def test_two_gpus_share_experts_windows_and_convolutions(folder: Path) -> None:
     """Cached or not, decoded or prefilled, in graphs or not: what two ranks say of a tiny Inkling stays the same."""
     need(2)

@@ -29,7 +29,7 @@ def test_known_answers_are_the_golden_ones(request):
 def test_every_public_operation_has_a_known_answer():
     types = {"ConvState", "Draw", "LayerCache", "LayerKV", "Matrix", "Ragged", "RecurrentState", "StepStates"}
     types |= {"AnyMatrix", "DeviceExperts", "DeviceMatrix", "DeviceStates", "Group", "InputShard", "VocabularyShard"}
-    types |= {"PackedLeaves", "PackedMatrix"}
+    types |= {"LeafExperts", "PackedLeaves", "PackedMatrix"}
     copies = {"split_heads", "upload", "chunk_inputs", "chunk_states", "conv_inputs"}
     copies |= {"at_positions", "columns", "filled_like", "joined", "leading", "take_columns", "under_each_other"}
     copies |= {"store_checkpoints", "store_conv", "store_inputs", "store_states"}

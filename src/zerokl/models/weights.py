@@ -24,10 +24,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from zerokl import ops
-from zerokl.errors import CheckpointError, UnsupportedModel
+from zerokl.errors import CheckpointError
 from zerokl.models.shapes import sizes, spread
 from zerokl.models.split import VOCABULARY, Share
-from zerokl.quant import Quantised, device_experts_of, device_leaves_of, device_matrix_of, matrix_of
+from zerokl.quant import Quantised, device_experts_of, device_leaves_of, device_matrix_of, matrix_of, taken
 
 
 class Tensor(Protocol):
@@ -102,13 +102,23 @@ class Place:
         return self.wrapped(device_matrix_of(parts, self.device))
 
     def pack_experts(self, experts: Sequence[Sequence[Any]]) -> ops.AnyMatrix:
-        """One matrix per expert, of parts in a stored form, on a GPU. Raises UnsupportedModel for several leaves."""
-        self.check_experts()
-        return self.wrapped(device_experts_of(experts, self.device))
+        """One matrix per expert, of parts in a stored form, on a GPU: gates and ups in two parts, or in one."""
+        if len(self.leaves) < 2:
+            return self.wrapped(device_experts_of(experts, self.device))
+        pieces, axis = self.leaf_pieces(sum(len(part) for part in experts[0])), int(self.sums)
+        cut = [
+            [[part.cut(axis, own[:1] if len(parts) > 1 else own) for part in parts] for parts in experts]
+            for own in pieces
+        ]
+        return self.wrapped(ops.LeafExperts(tuple(device_experts_of(one, self.device) for one in cut)))
 
-    def check_experts(self) -> None:
-        if self.sums and len(self.leaves) > 1:
-            raise UnsupportedModel("mixtures of experts on GPUs: --tp-leaves is as many as ranks, for now")
+    def leaf_pieces(self, rows: int) -> list[list[tuple[int, int]]]:
+        """What each leaf has of an expert's matrix: of its columns, or of its gates and its ups."""
+        bounds = pairwise((0, *self.leaves))
+        return [
+            [(start, stop)] if self.sums else [(start, stop), (rows // 2 + start, rows // 2 + stop)]
+            for start, stop in bounds
+        ]
 
     def wrapped(self, packed: Any) -> ops.AnyMatrix:
         return packed if self.wrap is None else self.wrap(packed)
@@ -200,9 +210,12 @@ def stacked(parts: Sequence[Any], place: Place) -> Sequence[ops.AnyMatrix] | ops
 
 
 def experts_on_gpu(stack: np.ndarray, place: Place) -> ops.AnyMatrix:
-    """[X, N, K] side by side; the rank's columns become a shard. Raises UnsupportedModel for several leaves of them."""
-    place.check_experts()
-    return place.wrapped(ops.pack_experts(stack, place.device))
+    """[X, N, K] side by side; the rank's columns become a shard."""
+    if len(place.leaves) < 2:
+        return place.wrapped(ops.pack_experts(stack, place.device))
+    pieces, axis = place.leaf_pieces(stack.shape[1]), 1 + place.sums
+    leaves = [ops.pack_experts(taken(stack, axis, own), place.device) for own in pieces]
+    return place.wrapped(ops.LeafExperts(tuple(leaves)))
 
 
 def always(config: Any) -> bool:

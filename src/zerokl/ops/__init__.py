@@ -16,6 +16,7 @@ from zerokl.ops.linear import gated_linear, linear
 from zerokl.ops.matrix import (
     DeviceExperts,
     DeviceMatrix,
+    LeafExperts,
     Matrix,
     PackedLeaves,
     PackedMatrix,
@@ -65,6 +66,7 @@ __all__ = [
     "InputShard",
     "LayerCache",
     "LayerKV",
+    "LeafExperts",
     "Matrix",
     "PackedLeaves",
     "PackedMatrix",

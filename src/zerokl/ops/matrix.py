@@ -140,6 +140,29 @@ class PackedLeaves:
         return sum(leaf.nbytes for leaf in self.leaves)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LeafExperts:
+    """Experts on the GPU whose width is cut in leaves, in both matrices: for each leaf those of its part."""
+
+    leaves: tuple[DeviceExperts, ...]
+
+    def __len__(self) -> int:
+        return len(self.leaves[0])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of one expert's second matrix."""
+        return self.leaves[0].shape[0], sum(leaf.shape[1] for leaf in self.leaves)
+
+    @property
+    def dtype(self) -> str:
+        return self.leaves[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        return sum(leaf.nbytes for leaf in self.leaves)
+
+
 STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 """What the numbers of an array of this dtype are; numpy has no bfloat16, so its bits come as uint16."""
 

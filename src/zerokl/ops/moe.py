@@ -12,7 +12,7 @@ from zerokl.errors import ShapeError
 from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.gate import check_rows
 from zerokl.ops.kv import F32, I32, check_array
-from zerokl.ops.matrix import DeviceExperts
+from zerokl.ops.matrix import DeviceExperts, LeafExperts
 from zerokl.ops.shards import AnyMatrix, InputShard, own_part
 
 
@@ -58,8 +58,8 @@ def route(
 
 def experts(
     x: F32,
-    gate_up: Sequence[AnyMatrix] | DeviceExperts,
-    down: Sequence[AnyMatrix] | DeviceExperts | InputShard,
+    gate_up: Sequence[AnyMatrix] | DeviceExperts | LeafExperts,
+    down: Sequence[AnyMatrix] | DeviceExperts | LeafExperts | InputShard,
     chosen: I32,
     weights: F32,
     *,
@@ -80,7 +80,7 @@ def experts(
     """
     if isinstance(down, InputShard) and on_gpu(x):
         return gpu().experts_of_ranks(x, gate_up, down, chosen, weights, residual)  # type: ignore[no-any-return]
-    if isinstance(gate_up, DeviceExperts) or isinstance(down, DeviceExperts | InputShard):
+    if isinstance(gate_up, DeviceExperts | LeafExperts) or isinstance(down, DeviceExperts | LeafExperts | InputShard):
         return gpu().experts(x, gate_up, down, chosen, weights, residual)  # type: ignore[no-any-return]
     check_rows("x", x)
     if not gate_up or len(gate_up) != len(down):

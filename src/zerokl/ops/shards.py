@@ -19,7 +19,7 @@ from zerokl.errors import EngineError, ShapeError
 from zerokl.ops import cpu
 from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, I32, check_array
-from zerokl.ops.matrix import DeviceExperts, DeviceMatrix, Matrix, PackedLeaves, PackedMatrix, host
+from zerokl.ops.matrix import DeviceExperts, DeviceMatrix, LeafExperts, Matrix, PackedLeaves, PackedMatrix, host
 from zerokl.ops.score import BLOCK
 
 STEP = 16
@@ -58,7 +58,7 @@ class Group(Protocol):
 class InputShard:
     """Some of the columns of a weight [N, K]: a part of each output's sum."""
 
-    matrix: Matrix | DeviceMatrix | DeviceExperts | PackedMatrix | PackedLeaves
+    matrix: Matrix | DeviceMatrix | DeviceExperts | LeafExperts | PackedMatrix | PackedLeaves
     group: Any
     """A `Group`; on GPUs a `parallel.peers.PeerGroup`."""
     count: int
@@ -147,7 +147,9 @@ def vocabulary_bounds(ids: int, ranks: int) -> tuple[int, ...]:
     return tuple(cut(ids, BLOCK, ranks))
 
 
-AnyMatrix = Matrix | DeviceMatrix | DeviceExperts | PackedMatrix | PackedLeaves | InputShard | VocabularyShard
+AnyMatrix = (
+    Matrix | DeviceMatrix | DeviceExperts | LeafExperts | PackedMatrix | PackedLeaves | InputShard | VocabularyShard
+)
 """A weight, as `linear` and `embedding` take it."""
 
 

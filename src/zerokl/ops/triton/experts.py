@@ -23,7 +23,9 @@ import triton
 import triton.language as tl
 
 from zerokl.ops.choices import REFERENCE, Schedule, by_blocks, dividing
+from zerokl.ops.matrix import LeafExperts
 from zerokl.ops.triton.chain import BY_BLOCKS, one_block, scaled
+from zerokl.ops.triton.leaves import fold_leaves
 from zerokl.ops.triton.numbers import EARLY, EXACT, NARROW, begin
 from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.swiglu import gate
@@ -189,8 +191,18 @@ def experts(x: Any, gate_up: Any, down: Any, chosen: Any, weights: Any, residual
     return fill(y, x, gate_up, down, chosen, weights, residual is not None)
 
 
+def parts_of(x: Any, gate_up: LeafExperts, down: LeafExperts, chosen: Any, weights: Any) -> Any:
+    """[leaves, T, E] f32: each token's chain over its experts, within each leaf of their width."""
+    parts = torch.empty((len(down.leaves), *x.shape), dtype=torch.float32, device=x.device)
+    for first, second, part in zip(gate_up.leaves, down.leaves, parts, strict=True):
+        fill(part, x, first, second, chosen, weights, False)
+    return parts
+
+
 def fill(y: Any, x: Any, gate_up: Any, down: Any, chosen: Any, weights: Any, added: bool) -> Any:
     """y, filled or added to."""
+    if isinstance(down, LeafExperts):
+        return fold_leaves(parts_of(x, gate_up, down, chosen, weights), y, None, added)
     (rows, width), top = x.shape, chosen.shape[1]
     schedule = MIXTURES.of(rows * top, len(gate_up), width, down.shape[1])
     answers = answers_of(x, gate_up, down, chosen, schedule)
