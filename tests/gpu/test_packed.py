@@ -17,7 +17,7 @@ from zerokl.engine.loop import Engine
 from zerokl.errors import UnsupportedModel
 from zerokl.models import Model
 from zerokl.ops import triton
-from zerokl.ops.choices import BLOCKS, LIBRARY, REFERENCE, Packed, Persistent, Shape, candidates, reference_of
+from zerokl.ops.choices import BLOCKS, LIBRARY, REFERENCE, OneRow, Packed, Persistent, Shape, candidates, reference_of
 from zerokl.ops.triton import admit, packed
 from zerokl.ops.triton.admit import differing, inputs, outcome
 from zerokl.ops.triton.experts import FEW, SOME, answers_of
@@ -28,6 +28,7 @@ from zerokl.types import LogprobSpec, Request, RequestId, SamplingParams
 
 FORMS = ("nvfp4", "nvfp4/", "fp8", "fp8_block")
 ROWS = (1, 7, 64, 300)
+ONE_ROW_WAYS = [OneRow(4, 3, 3), OneRow(4, 5, 3, 2), OneRow(2, 5, 4), OneRow(2, 3, 4, 2)]
 WAYS = [Packed(8, 2, 4, 6), Packed(8, 4, 4, 4), Packed(8, 1, 2, 8), Packed(16, 1, 4, 4), Packed(32, 4, 2, 4)]
 
 
@@ -90,6 +91,20 @@ def ways_of(kind: Shape, rows: int):
         tiles = 2 if kind.form == BLOCKS else None
         found += dict.fromkeys(way._replace(tiles=tiles or way.tiles) for way in WAYS)
     return found if kind.form == BLOCKS else [*found, LIBRARY]
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("form", FORMS[:3])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_one_row_by_warpgroups_has_the_reference_bits(form, gated, biased):
+    """Outputs that fill no last program, one team and two that take turns."""
+    kind = Shape(0, 1008, 1920, gated, biased, not gated, False, form=form)
+    for how in admit.KINDS:
+        given = inputs(kind, 3, DEVICE, how, NARROW)
+        expected = outcome(reference_of(kind), kind, given, 3)
+        for way in ONE_ROW_WAYS:
+            assert differing(outcome(way, kind, given, 1), expected[:1]) == 0, (how, way)
 
 
 def test_a_planted_rounding_of_the_factor_into_the_numbers_differs():

@@ -101,6 +101,19 @@ class Streamed(NamedTuple):
     """The next kernel may come when all programs have begun, not when they are at their last tile's end."""
 
 
+class OneRow(NamedTuple):
+    """How one row meets a packed weight: by the warpgroup's matrix instruction, 64 outputs at a time."""
+
+    panels: int
+    """Of 16 outputs, that a program really does; 4 if gated."""
+    tiles: int
+    """Of 64 k, per copy."""
+    copies: int
+    """Places for copies: all but one are on their way."""
+    teams: int = 1
+    """Two take turns: one unpacks while the other multiplies."""
+
+
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
@@ -113,7 +126,7 @@ REFERENCE_LEAVES = "reference leaves"
 BLOCKS = "fp8_block"
 """The form whose sums are scaled every 128 k, so that no library can make them."""
 
-Way = Schedule | Persistent | LeafTiles | LeafGroups | Packed | Streamed | str
+Way = Schedule | Persistent | LeafTiles | LeafGroups | Packed | Streamed | OneRow | str
 
 
 class Shape(NamedTuple):
@@ -189,12 +202,12 @@ def settle(
 def candidates(shape: Shape) -> list[Way]:
     """Ways to try, the best first; the reference schedule itself is the last resort.
 
-    A packed weight's numbers are unpacked first, but for `Packed`.
+    A packed weight's numbers are unpacked first, but for `Packed` and `OneRow`.
     """
     if len(shape.ends) > 1:
         return leaf_candidates(shape)
     if shape.form == BLOCKS:
-        return [*packed(shape), by_blocks(LARGE._replace(stages=2)), by_blocks(REFERENCE)]
+        return [*packed(shape), by_blocks(LARGE), by_blocks(REFERENCE)]
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
     library = [LIBRARY] if shape.rows > first and not shape.biased else []
     whole = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
@@ -239,7 +252,20 @@ def packed(shape: Shape) -> list[Way]:
         return []
     rows = min(32, max(8, 1 << (shape.rows - 1).bit_length()))
     narrow, broad, gated = PACKED_TABLE[shape.form.rstrip("/"), rows]
-    return [gated if shape.gated else narrow if shape.columns <= 4096 else broad]
+    few: Way = gated if shape.gated else narrow if shape.columns <= 4096 else broad
+    return [*one_row(shape), few]
+
+
+def one_row(shape: Shape) -> list[Way]:
+    """A way for one row alone, if the shape fits it."""
+    if shape.rows > 1 or shape.form == BLOCKS:
+        return []
+    deep, narrow, broad, gated = ONE_ROW_TABLE[shape.form.rstrip("/")]
+    if shape.gated:
+        one = gated
+    else:
+        one = deep if shape.depth > shape.columns else narrow if shape.columns <= 4096 else broad
+    return [one] if shape.depth % (64 * one.tiles * one.teams) == shape.columns % 16 == 0 else []
 
 
 def by_blocks(schedule: Schedule) -> Schedule:
@@ -319,6 +345,13 @@ PACKED_TABLE: dict[tuple[str, int], tuple[Packed, Packed, Packed]] = {
     (BLOCKS, 32): (Packed(32, 4, 2, 4), Packed(32, 4, 2, 4), Packed(32, 4, 2, 3)),
 }
 """Measured, but for blocks, whose tiles are two."""
+# deeper than broad            columns <= 4,096       more                   gated
+ONE_ROW_TABLE: dict[str, tuple[OneRow, OneRow, OneRow, OneRow]] = {
+    "nvfp4": (OneRow(4, 8, 2, 2), OneRow(4, 8, 2, 2), OneRow(4, 8, 2, 2), OneRow(4, 8, 3)),
+    "fp8": (OneRow(2, 8, 3), OneRow(4, 4, 4), OneRow(4, 4, 7), OneRow(4, 4, 3)),
+}
+"""Measured, but for FP8's seven copies: with four of them two programs go to one processor where the kernel ahead left
+some free, and take 13 us instead of 7.5 (docs/log.md)."""
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
 LEAF_TILES = LeafTiles(128, 128, 64, 16, 8, 3)

@@ -29,8 +29,8 @@ import triton.language as tl
 from zerokl.ops.triton.numbers import EARLY, NARROW, begin
 
 PANEL, TILE = 16, 64
-PLACES = ((15, 6), (12, 3), (9, 0))
-"""Of pairs (half, hi): where the sign is, and the lowest of three bits. The fourth has sign 14, bits 11, 10 and 13."""
+PLACES = ((15, 6), (12, 3), (13, 0), (14, 9))
+"""Of pairs (half, hi): where the sign is, and the lowest of three bits."""
 SUBNORMAL_SCALES = (80, 8, 16, 20, 24, 26, 28, 30)
 SHRUNK = 128.0
 """What nvfp4's numbers are divided by."""
@@ -57,17 +57,21 @@ def pack_nvfp4(codes: Any, scales: Any) -> tuple[Any, Any]:
 def placed(codes: Any, pair: int) -> Any:
     """Four bits of one of a word's pairs, in 16."""
     codes = codes.to(torch.int64)
-    sign, rest = codes >> 3, codes & 7
-    if pair < len(PLACES):
-        return sign << PLACES[pair][0] | rest << PLACES[pair][1]
-    return sign << 14 | (rest >> 1) << 10 | (rest & 1) << 13
+    sign, lowest = PLACES[pair]
+    return codes >> 3 << sign | (codes & 7) << lowest
 
 
 def pack_fp8(codes: Any) -> Any:
     """uint8 [N, K] -> words."""
     parts = padded(codes, TILE).reshape(-1, 2, 8, numbers_in(codes, TILE), 2, 2, 2, 4, 2)
-    parts = parts.permute(0, 3, 4, 2, 7, 5, 1, 8, 6).flip(-1)  # [panel, tile, step // 2, g, t, step % 2, half, lo, hi]
-    return parts.flatten(-2).contiguous().view(torch.int32)[..., 0]
+    parts = parts.permute(8, 6, 0, 3, 4, 2, 7, 5, 1).to(
+        torch.int64
+    )  # [lo, hi, panel, tile, step // 2, g, t, step % 2, half]
+    words = sum(
+        ((low & 128) << 8 | (low & 127) << 4 | (high & 128) << 4 | (high & 112) << 8 | high & 15) << 16 * lo
+        for lo, (low, high) in enumerate(parts)
+    )
+    return words.to(torch.int32).contiguous()
 
 
 def padded(array: Any, columns: int) -> Any:
@@ -81,22 +85,20 @@ def numbers_in(array: Any, columns: int) -> int:
 
 
 @triton.jit
-def nvfp4_number(words, scales, PAIR: tl.constexpr, LO: tl.constexpr):
+def nvfp4_number(words, scales, SIGN: tl.constexpr, LOWEST: tl.constexpr, LO: tl.constexpr):
     half_word = words >> (16 * LO)
-    if PAIR == 3:
-        sign = half_word >> 14
-        magnitude = ((half_word >> 10) & 3) * 2 + ((half_word >> 13) & 1)
-    else:
-        sign = half_word >> (15 - 3 * PAIR)
-        magnitude = (half_word >> (6 - 3 * PAIR)) & 7
-    number = ((sign << 31) | (magnitude << 22)).to(tl.float32, bitcast=True)
+    number = (((half_word >> SIGN) << 31) | (((half_word >> LOWEST) & 7) << 22)).to(tl.float32, bitcast=True)
     return number * scales
 
 
 @triton.jit
 def fp8_number(words, HI: tl.constexpr, LO: tl.constexpr):
-    code = words >> (16 * LO + 8 - 8 * HI)
-    number = (((code >> 7) << 31) | ((code & 127) << 20)).to(tl.float32, bitcast=True)
+    code = words >> (16 * LO)
+    if HI:
+        sign, magnitude = code >> 11, ((code >> 8) & 112) | (code & 15)
+    else:
+        sign, magnitude = code >> 15, (code >> 4) & 127
+    number = ((sign << 31) | (magnitude << 20)).to(tl.float32, bitcast=True)
     return number * 1.329227995784916e36  # 2^120
 
 
@@ -123,12 +125,12 @@ def unpack_panel(
             tl.float32, bitcast=True
         )
         first_half = tl.join(
-            tl.join(nvfp4_number(w, low, 0, 0), nvfp4_number(w, low, 0, 1)),
-            tl.join(nvfp4_number(w, low, 1, 0), nvfp4_number(w, low, 1, 1)),
+            tl.join(nvfp4_number(w, low, 15, 6, 0), nvfp4_number(w, low, 15, 6, 1)),
+            tl.join(nvfp4_number(w, low, 12, 3, 0), nvfp4_number(w, low, 12, 3, 1)),
         )
         second_half = tl.join(
-            tl.join(nvfp4_number(w, high, 2, 0), nvfp4_number(w, high, 2, 1)),
-            tl.join(nvfp4_number(w, high, 3, 0), nvfp4_number(w, high, 3, 1)),
+            tl.join(nvfp4_number(w, high, 13, 0, 0), nvfp4_number(w, high, 13, 0, 1)),
+            tl.join(nvfp4_number(w, high, 14, 9, 0), nvfp4_number(w, high, 14, 9, 1)),
         )
         numbers = tl.join(first_half, second_half).permute(6, 1, 0, 3, 5, 2, 4)
     else:

@@ -26,18 +26,18 @@ from zerokl.ops.choices import Packed
 from zerokl.ops.triton.numbers import EXACT
 
 NVFP4_PAIRS = gl.constexpr("""{
-.reg .b32 a, b, c;
+.reg .b32 a, b;
 and.b32 $0, $4, 0x81C081C0;
 shl.b32 a, $4, 3;
 and.b32 $1, a, 0x81C081C0;
-shl.b32 b, $4, 6;
-and.b32 $2, b, 0x81C081C0;
-shl.b32 a, $4, 1;
-shr.u32 b, $4, 3;
-shr.u32 c, $4, 7;
-and.b32 a, a, 0x80008000;
-lop3.b32 a, b, 0x01800180, a, 0xEA;
-lop3.b32 $3, c, 0x00400040, a, 0xEA;
+shl.b32 a, $4, 6;
+shl.b32 b, $4, 2;
+and.b32 a, a, 0x01C001C0;
+lop3.b32 $2, b, 0x80008000, a, 0xEA;
+shr.u32 a, $4, 3;
+shl.b32 b, $4, 1;
+and.b32 a, a, 0x01C001C0;
+lop3.b32 $3, b, 0x80008000, a, 0xEA;
 mul.rn.bf16x2 $0, $0, $5;
 mul.rn.bf16x2 $1, $1, $5;
 mul.rn.bf16x2 $2, $2, $6;
@@ -47,13 +47,11 @@ mul.rn.bf16x2 $3, $3, $6;
 
 FP8_PAIRS = gl.constexpr("""{
 .reg .b32 a, b, c;
-and.b32 a, $2, 0x80008000;
+and.b32 $0, $2, 0x87F087F0;
+shl.b32 a, $2, 4;
 shr.u32 b, $2, 4;
-lop3.b32 $0, b, 0x07F007F0, a, 0xEA;
-shl.b32 a, $2, 8;
-shl.b32 b, $2, 4;
-and.b32 a, a, 0x80008000;
-lop3.b32 $1, b, 0x07F007F0, a, 0xEA;
+and.b32 a, a, 0x80F080F0;
+lop3.b32 $1, b, 0x07000700, a, 0xEA;
 mov.b32 c, 0x7B807B80;
 mul.rn.bf16x2 $0, $0, c;
 mul.rn.bf16x2 $1, $1, c;

@@ -14,6 +14,7 @@ from zerokl.ops.choices import (
     Choices,
     LeafGroups,
     LeafTiles,
+    OneRow,
     Packed,
     Persistent,
     Schedule,
@@ -27,6 +28,7 @@ from zerokl.ops.triton.finish import finish
 from zerokl.ops.triton.leaf_groups import run_groups
 from zerokl.ops.triton.leaves import fold_leaves, reference, run_library, run_parts, run_tiles
 from zerokl.ops.triton.numbers import NARROW
+from zerokl.ops.triton.one_row import run_one_row
 from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.packed_rows import run_packed
 from zerokl.ops.triton.persistent import run_persistent
@@ -124,6 +126,8 @@ def compute_packed(way: Way, x: Any, weight: PackedMatrix, y: Any, bias: Any, ad
 
     A library rounds once, before the factor could come: its sums stay float32, and another kernel does the rest.
     """
+    if isinstance(way, OneRow):
+        return run_one_row(x, weight, y, way, bias, added, gated)
     if isinstance(way, Packed):
         return run_packed(x, weight, y, way, bias, added, gated)
     w, factors = unpacked(weight), weight.factors_of_chain
