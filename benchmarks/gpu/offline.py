@@ -10,6 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -176,6 +179,23 @@ def profile(runner: CudaRunner, requests: int, prompt: int, outputs: int, budget
     with profiler(activities=[ProfilerActivity.CUDA]) as found:
         run(runner, requests, prompt, min(outputs, 16), budget)
     print(found.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=60), flush=True)
+    print_spent(found.events())
+
+
+def print_spent(events: Iterable[Any]) -> None:
+    """From the end of one kernel to the end of the next: their own durations overlap, as they begin early.
+
+    Of whole steps, the first ones left out.
+    """
+    kernels = sorted((e.time_range.end, e.name) for e in events if str(e.device_type).endswith("CUDA"))
+    starts = [place for place, (_, name) in enumerate(kernels) if name.startswith("embedding_rows")][4:]
+    spent: dict[str, list[float]] = defaultdict(list)
+    for place in range(starts[0] + 1, starts[-1] + 1):
+        spent[kernels[place][1]].append(kernels[place][0] - kernels[place - 1][0])
+    steps = len(starts) - 1
+    for name, times in sorted(spent.items(), key=lambda item: -sum(item[1])):
+        line = {"kernel": name[:60], "us a step": round(sum(times) / steps, 1), "times": round(len(times) / steps, 1)}
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ from zerokl.errors import EngineError
 from zerokl.ops.choices import (
     BLOCKS,
     LIBRARY,
+    ONE_ROW_TABLE,
     REFERENCE,
     TILES,
     Choices,
+    OneRow,
     Packed,
     Schedule,
     Shape,
@@ -105,12 +107,29 @@ def test_a_shape_that_nobody_admitted_never_reaches_the_library():
 @pytest.mark.parametrize("form", ["nvfp4", "nvfp4/", "fp8", BLOCKS])
 @pytest.mark.parametrize("gated", [False, True])
 def test_codes_are_read_for_few_rows_and_unpacked_for_many(form, gated):
-    few = [candidates(Shape(rows, 4096, 4096, gated, form=form)) for rows in (1, 8, 9, 16, 17, 64)]
+    few = [candidates(Shape(rows, 4096, 4096, gated, form=form)) for rows in (2, 8, 9, 16, 17, 64)]
     assert all(isinstance(ways[0], Packed) for ways in few)
     assert [ways[0].rows for ways in few] == [8, 8, 16, 16, 32, 32]
     assert not any(isinstance(way, Packed) for way in candidates(Shape(96, 4096, 4096, gated, form=form)))
     assert not any(isinstance(way, Packed) for way in candidates(Shape(1, 4096, 4096, gated)))
     assert all(ways[-1] == reference_of(Shape(1, 4096, 4096, form=form)) for ways in few)
+
+
+@pytest.mark.parametrize("form", ["nvfp4", "nvfp4/", "fp8", BLOCKS])
+@pytest.mark.parametrize(("columns", "depth"), [(4096, 12288), (4096, 4096), (6144, 4096)])
+def test_one_row_has_a_way_of_its_own_where_its_copies_are_whole(form, columns, depth):
+    first, second, *_ = candidates(Shape(1, columns, depth, form=form))
+    assert isinstance(first, Packed if form == BLOCKS else OneRow)
+    assert form == BLOCKS or isinstance(second, Packed)
+    for odd in (Shape(1, columns + 8, depth, form=form), Shape(1, columns, depth + 16, form=form)):
+        assert not any(isinstance(way, OneRow) for way in candidates(odd))
+
+
+def test_a_team_never_writes_registers_of_products_on_their_way():
+    """See `one_row_code.step_block`: fewer than three tiles gave wrong bits."""
+    ways = [way for table in ONE_ROW_TABLE.values() for way in table]
+    assert all(way.tiles > 2 or way.teams == 2 for way in ways)
+    assert all(way.panels == 4 for *_, way in ONE_ROW_TABLE.values()), "a gated program has gate and up"
 
 
 def test_sums_that_are_scaled_by_blocks_are_left_to_schedules_that_end_them_there():

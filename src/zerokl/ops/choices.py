@@ -107,7 +107,7 @@ class OneRow(NamedTuple):
     panels: int
     """Of 16 outputs, that a program really does; 4 if gated."""
     tiles: int
-    """Of 64 k, per copy."""
+    """Of 64 k, per copy; three at least if one team is alone."""
     copies: int
     """Places for copies: all but one are on their way."""
     teams: int = 1

@@ -114,14 +114,17 @@ COPY_BLOCK = "=r,r,r,l,l,r"
 
 
 @cache
-def step_block(nvfp4: bool, tiles: int, places: int, flight: int) -> str:
-    """sums -> sums; own words, scales; then what `copy_block` has; x. Numbers of a tile while the one ahead is
-    multiplied: `tiles` must be more than `flight` + 1, since registers of products on their way can't be written."""
+def step_block(nvfp4: bool, tiles: int, places: int) -> str:
+    """sums -> sums; own words, scales; then what `copy_block` has; x.
+
+    A tile's numbers are made while the products of the one ahead are on their way. Their registers can't be written
+    then, and are named once per block: so it has three tiles at least.
+    """
     text = REGISTERS + f"cp.async.wait_group {places - 2};\nbar.warp.sync 0xffffffff;\n"
     text += copies(nvfp4, tiles, ("$10", "$11"), ("$12", "$13"), "$14") + loads(nvfp4, tiles, "$8", "$9")
     for tile in range(tiles):
         text += "".join(numbers_of(nvfp4, tile, step) for step in range(4))
-        text += f"wgmma.wait_group.sync.aligned {flight};\nwgmma.fence.sync.aligned;\n"
+        text += "wgmma.wait_group.sync.aligned 1;\nwgmma.fence.sync.aligned;\n"
         text += "".join(product(tile, step, "$0, $1, $2, $3", "$15") for step in range(4))
         text += "wgmma.commit_group.sync.aligned;\n"
     return text + "}"
