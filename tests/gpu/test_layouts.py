@@ -10,7 +10,12 @@ import pytest
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
+from zerokl.ops.choices import ONE_ROW_TABLE
+
+code = importlib.import_module("zerokl.ops.triton.one_row_code")
+rows = importlib.import_module("zerokl.ops.triton.one_row")
 kernels = importlib.import_module("zerokl.ops.triton.attention")
 
 FLOATS = {"scale", "after", "v_scale"}
@@ -57,3 +62,29 @@ def test_rows_lie_in_warps_as_their_sums_rely_on(size, biased):
 def test_four_warps_do_not_share_rows_of_sixteen_columns():
     """Why there is one warp then: with four, each has rows of its own, and a row's sum would be another."""
     assert warps_of(kernels.short_tiles, kernels.SHORT, 16, False) == [4, 1]
+
+
+@pytest.mark.device
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("form", list(ONE_ROW_TABLE))
+def test_one_row_has_no_shared_memory_but_the_piece_that_its_assembly_names(form, gated):
+    """Anything else of the compiler's could lie at the first byte."""
+    nvfp4, depth = form == "nvfp4", 4096
+    for way in ONE_ROW_TABLE[form][3:] if gated else ONE_ROW_TABLE[form][:3]:
+        x_bytes, pool = rows.shared_bytes(depth, nvfp4, way)
+        step = (code.turn_block if way.teams == 2 else code.step_block)(nvfp4, way.tiles, way.copies)
+        texts = {"COPY_TEXT": code.copy_block(nvfp4, way.tiles), "STEP_TEXT": step}
+        texts["GIVEN_TEXT"] = code.x_block(4 // way.teams, 128 * way.teams)
+        chosen: dict[str, Any] = {"NVFP4": nvfp4, "SCALED": 1, "GATED": gated, "BIASED": True, "ADDED": not gated}
+        chosen |= {"TEAMS": way.teams, "PANELS": way.panels, "T": way.tiles, "S": way.copies, "POOL": pool}
+        chosen |= {"X_BYTES": x_bytes, "AT_ONCE": 4 // way.teams} | texts
+        names = rows.one_row.arg_names
+        types = {"x": "*bf16", "words": "*i32", "scales": "*i32", "factors": "*fp32", "bias": "*fp32", "y": "*fp32"}
+        signature = {name: "constexpr" if name in chosen else types.get(name, "i32") for name in names}
+        source = GluonASTSource(
+            rows.one_row, signature, {(names.index(name),): value for name, value in chosen.items()}
+        )
+        options = {"num_warps": 4 * way.teams, "enable_fp_fusion": False}
+        found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        assert found.metadata.shared == pool, way

@@ -182,19 +182,25 @@ def one_row(
     gl.store(at_y + 8, c2.to(y.dtype.element_ty), mask=mask)
 
 
+def shared_bytes(depth: int, nvfp4: bool, way: OneRow) -> tuple[int, int]:
+    """(of x, of all). All is one piece from the first byte on: the assembly reckons with that (test_layouts.py)."""
+    x_bytes = triton.cdiv(2 * depth, 128) * 128 + 128
+    places = way.teams * way.copies * 4 * way.tiles * (576 if nvfp4 else 1024)
+    return x_bytes, x_bytes + 128 + 2048 + places
+
+
 def run_one_row(x: Any, weight: Any, y: Any, way: OneRow, bias: Any, added: bool, gated: bool) -> Any:
     """Fill y, or add to it."""
     x = x if x.data_ptr() % 16 == 0 else x.clone()
     columns, depth = y.shape[1], x.shape[1]
     nvfp4, factors = weight.kind == "nvfp4", weight.factors
-    x_bytes = triton.cdiv(2 * depth, 128) * 128 + 128
-    places = way.teams * way.copies * 4 * way.tiles * (576 if nvfp4 else 1024)
+    x_bytes, pool = shared_bytes(depth, nvfp4, way)
     at_once = min(12 // way.teams, triton.cdiv(depth, 1024 * way.teams))
     step = (code.turn_block if way.teams == 2 else code.step_block)(nvfp4, way.tiles, way.copies)
     one_row[(triton.cdiv(columns // 16, 2 if gated else way.panels),)](
         x, weight.words, weight.scales if nvfp4 else weight.words, factors, bias if bias is not None else factors, y,
         columns, depth, nvfp4, weight.scaled, gated, bias is not None, added, way.teams, way.panels, way.tiles,
-        way.copies, x_bytes + 128 + 2048 + places, x_bytes, at_once, code.copy_block(nvfp4, way.tiles), step,
+        way.copies, pool, x_bytes, at_once, code.copy_block(nvfp4, way.tiles), step,
         code.x_block(at_once, 128 * way.teams), num_warps=4 * way.teams, **EARLY,
     )  # fmt: skip
     return y
