@@ -12,11 +12,11 @@ from tests.http.live import live_each, wait_until
 from tests.http.parity.exchanges import Case, exchanged
 from zerokl.suites import register_cpu_ci
 
-register_cpu_ci(est_time=120, stage="nightly", runner_config="cpu-small", nightly=True)
+register_cpu_ci(est_time=15, stage="base-b", runner_config="cpu-small")
 
 pytestmark = [
-    pytest.mark.nightly,
-    pytest.mark.timeout(1200),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("cargo") is None, reason="needs cargo"),
 ]
 
@@ -31,7 +31,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "zerokl-http"], cwd=ROOT, check=True)
+    """Named beside the module, its libraries have the features that the module's have: only the program is built."""
+    packages = ["-p", "zerokl-py", "-p", "zerokl-http", "--bin", "zerokl-http"]
+    subprocess.run(["cargo", "build", "--release", "--quiet", *packages], cwd=ROOT, check=True)
     return ROOT / "target" / "release" / "zerokl-http"
 
 
