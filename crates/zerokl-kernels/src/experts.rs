@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use crate::arch::{Kernel, LANES, Lanes, prefetch_line};
+use crate::arch::{Kernel, LANES, Lanes, Room, prefetch_line};
 use crate::cpu::Cpu;
 use crate::linear::{Epilogue, Rows, gated_rows, linear};
 use crate::matrix::Matrix;
@@ -76,7 +76,7 @@ struct Block<'a> {
 
 thread_local! {
     /// Kept between calls so that nothing is allocated per layer.
-    static ANSWERS: RefCell<Vec<f32>> = RefCell::default();
+    static ANSWERS: RefCell<Room> = RefCell::default();
     /// Each thread's own, of one expert at a time.
     static HIDDEN: RefCell<Vec<f32>> = RefCell::default();
 }
@@ -88,7 +88,7 @@ fn run(
     block: &Block<'_>,
     residual: Option<&[f32]>,
     out: &mut [f32],
-    answers: &mut Vec<f32>,
+    answers: &mut Room,
 ) {
     let width = block.width;
     let (order, groups) = by_expert(block.chosen, experts.gate_up.len());
@@ -96,7 +96,7 @@ fn run(
     if experts.down[0].leaves.len() > 1 {
         return leaves::run(cpu, x, experts, block, &leaves::Pairs { order, tokens, groups }, residual, out);
     }
-    let answers = lend(answers, order.len() * width);
+    let answers = answers.lend(order.len() * width);
     let mut tasks = Vec::with_capacity(groups.len());
     let mut rest = &mut *answers;
     for (expert, rows) in groups {

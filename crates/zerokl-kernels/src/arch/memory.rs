@@ -52,6 +52,32 @@ unsafe impl<T: Send + Sync> Send for Weights<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Weights<T> {}
 
+/// Room for numbers that lie far from each other, kept between uses: from 4 KB pages each row would be found anew.
+#[derive(Default)]
+pub struct Room {
+    block: Option<Block>,
+}
+
+impl Room {
+    /// Numbers of earlier uses, or zeros.
+    pub fn lend(&mut self, length: usize) -> &mut [f32] {
+        let bytes = length * size_of::<f32>();
+        let block = match self.block.take() {
+            Some(block) if block.layout.size() >= bytes => block,
+            too_small => {
+                drop(too_small);
+                let block = Block::new(bytes.max(1));
+                // SAFETY: all bytes of an allocation of our own.
+                unsafe { block.start.write_bytes(0, block.layout.size()) };
+                block
+            }
+        };
+        let first = self.block.insert(block).start.cast::<f32>();
+        // SAFETY: the block has so many bytes, all written, aligned for more than f32; `&mut self` lends them once.
+        unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), length) }
+    }
+}
+
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
@@ -132,6 +158,15 @@ mod tests {
             slices.remove(i);
         }
         assert!(slices.iter().zip([0, 2, 4, 6, 8]).all(|(slice, i)| slice.iter().all(|x| *x == i)));
+    }
+
+    #[test]
+    fn room_keeps_its_numbers_until_more_are_wanted() {
+        let mut room = Room::default();
+        assert!(room.lend(3).iter().all(|x| *x == 0.0));
+        room.lend(5).fill(1.0);
+        assert_eq!(room.lend(6), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0]);
+        assert!(room.lend(HUGE_PAGE).iter().all(|x| *x == 0.0) && room.lend(0).is_empty());
     }
 
     #[test]

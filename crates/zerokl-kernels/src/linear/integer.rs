@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::rows::{Rows as Picked, TILE_ROWS, group_size};
+use super::rows::{Rows as Picked, TILE_ROWS, group_size, room};
 use super::tile::Multiply;
 use crate::arch::{Kernel, Lanes};
 use crate::cpu::Cpu;
@@ -39,7 +39,7 @@ pub struct Rounded {
 impl Rounded {
     pub fn fill(&mut self, cpu: Cpu, x: Picked<'_>) {
         self.depth = x.depth;
-        let blocks = x.count() * x.depth / BLOCK;
+        let blocks = room(x.count()) * x.depth / BLOCK;
         self.codes.resize(8 * blocks, 0);
         self.scales.resize(blocks, 0.0);
         self.offsets.resize(blocks, 0.0);
@@ -65,7 +65,7 @@ impl Kernel for Round<'_> {
             let tile_end = rows.min((start / TILE_ROWS + 1) * TILE_ROWS);
             let group = group_size(tile_end - start);
             for r in 0..group {
-                let row = self.x.row(start + r);
+                let row = self.x.row((start + r).min(rows - 1));
                 for (block, x) in row.as_chunks::<BLOCK>().0.iter().enumerate() {
                     let (codes, d, sums) = round(x);
                     let at = start * depth / BLOCK + block * group + r;

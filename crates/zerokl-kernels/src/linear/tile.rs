@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Epilogue;
 use super::leaves::{Tree, levels};
 use super::rows::{GROUP, group_size};
-use crate::arch::{Kernel, Lanes, prefetch_at};
+use crate::arch::{Kernel, Lanes, prefetch_line};
 use crate::matrix::{PANEL, Scale};
 use crate::tiles::Tile;
 
@@ -122,22 +122,30 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
         }
         while start < end {
             let group = group_size(end - start);
-            // Accumulators: at least 8 against the latency of an fma, at most 24 of 32 registers or 8 of 16; integer
-            // ones as many again.
-            match (group, L::REGISTERS, M::INTEGER) {
-                (GROUP, 1, false) => self.panels::<L, GROUP, 12, 2>(start, waiting, k),
-                (8, 1, false) => self.panels::<L, 8, 8, 3>(start, waiting, k),
-                (4, 1, false) => self.panels::<L, 4, 4, 6>(start, waiting, k),
-                (2, 1, false) => self.panels::<L, 2, 2, 6>(start, waiting, k),
-                (GROUP, 1, true) => self.panels::<L, GROUP, 12, 1>(start, waiting, k),
-                (8, 1, true) => self.panels::<L, 8, 8, 1>(start, waiting, k),
-                (4, 1, true) => self.panels::<L, 4, 4, 2>(start, waiting, k),
-                (2, 1, true) => self.panels::<L, 2, 2, 4>(start, waiting, k),
-                (GROUP, _, _) => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
-                (8, _, _) => self.panels::<L, 8, 4, 1>(start, waiting, k),
-                (4, _, _) => self.panels::<L, 4, 4, 1>(start, waiting, k),
-                (2, _, _) => self.panels::<L, 2, 2, 2>(start, waiting, k),
-                _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
+            // Accumulators: at least 8 against the latency of an fma; of 32 registers at most 24 and two for each panel
+            // (4 by 6 left some in memory: a third of the speed), or 8 of 16; integer ones as many again. `if const`: what
+            // is never run is not even compiled.
+            if const { L::REGISTERS > 1 } {
+                match group {
+                    GROUP => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
+                    8 => self.panels::<L, 8, 4, 1>(start, waiting, k),
+                    4 => self.panels::<L, 4, 4, 1>(start, waiting, k),
+                    _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
+                }
+            } else if const { M::INTEGER } {
+                match group {
+                    GROUP => self.panels::<L, GROUP, 12, 1>(start, waiting, k),
+                    8 => self.panels::<L, 8, 8, 1>(start, waiting, k),
+                    4 => self.panels::<L, 4, 4, 2>(start, waiting, k),
+                    _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
+                }
+            } else {
+                match group {
+                    GROUP => self.panels::<L, GROUP, 12, 2>(start, waiting, k),
+                    8 => self.panels::<L, 8, 8, 3>(start, waiting, k),
+                    4 => self.panels::<L, 4, 4, 3>(start, waiting, k),
+                    _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
+                }
             }
             start += group;
         }
@@ -177,6 +185,9 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
         waiting: &mut [f32],
         block: &Block,
     ) {
+        if R > 1 {
+            self.outcome.ask_for(group + row, panel, R, P, matches!(block.then, Then::Finish(_)));
+        }
         let mut numbers = [[[0.0; PANEL]; P]; R];
         let mut acc = [[L::zero(); P]; R];
         let outcome = &mut self.outcome;
@@ -189,10 +200,6 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
                 }
             }
         }
-        if let (Some(residual), Then::Finish(_)) = (outcome.epilogue.residual, block.then) {
-            let first = (group + row) * outcome.outputs + outcome.first + panel * PANEL;
-            prefetch_rows(residual, first, outcome.outputs, R, P);
-        }
         let acc = self.factors.chains::<L, G, R, P>(group, row, panel, &block.k, acc);
         for (acc, numbers) in acc.iter().zip(&mut numbers) {
             for (acc, numbers) in acc.iter().zip(numbers) {
@@ -201,7 +208,7 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
         }
         let (outcome, chains) = (&mut self.outcome, numbers.as_flattened_mut());
         let settled = Settled { outcome, row: group + row, panel, panels: P, chains, waiting, then: block.then };
-        if R == 1 { settled.run::<L>() } else { L::call(settled) }
+        L::call(settled);
     }
 }
 
@@ -241,6 +248,9 @@ impl Kernel for Settled<'_, '_, '_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Settled { outcome, row, panel, panels, chains, waiting, then } = self;
+        if outcome.is_plain(panel + panels, then) {
+            return outcome.store::<L>(row, panel, panels, chains, matches!(then, Then::Finish(_)));
+        }
         let tree = Tree { area: outcome.tile.rows.len() * outcome.tile.columns.len() };
         let (Epilogue { bias, residual }, scale, first) = (outcome.epilogue, outcome.scale, outcome.first);
         outcome.each_output(row, panel, panels, chains, |chain, out, place| {
@@ -268,6 +278,54 @@ impl Kernel for Settled<'_, '_, '_> {
 }
 
 impl Outcome<'_, '_> {
+    /// Asks for what is written, and added, when these chains are done: each row is another line, far from the last. (A
+    /// prefill waited 4 % of its time for residuals, and experts a quarter for lines that they only write.)
+    #[inline(never)]
+    fn ask_for(&mut self, row: usize, panel: usize, rows: usize, panels: usize, finishes: bool) {
+        let column = self.first + panel * PANEL;
+        let start = column - self.tile.columns.start;
+        let residual = self.epilogue.residual.filter(|_| finishes);
+        for row in row..self.tile.rows.end.min(row + rows) {
+            let out = self.tile.row(row)[start..].as_ptr();
+            (0..panels).for_each(|panel| prefetch_line(out.wrapping_add(panel * PANEL)));
+            if let Some(residual) = residual {
+                let at = residual.as_ptr().wrapping_add(row * self.outputs + column);
+                (0..panels).for_each(|panel| prefetch_line(at.wrapping_add(panel * PANEL)));
+            }
+        }
+    }
+
+    /// Whether whole panels up to `end` become outputs as they are, but for a residual.
+    #[inline(always)]
+    fn is_plain(&self, end: usize, then: Then) -> bool {
+        let nothing_comes = match then {
+            Then::Resume => true,
+            Then::Leaf(_) => false,
+            Then::Finish(leaf) => leaf == 0 && matches!(self.scale, Scale::One) && self.epilogue.bias.is_none(),
+        };
+        nothing_comes && self.first + end * PANEL <= self.tile.columns.end
+    }
+
+    #[inline(always)]
+    fn store<L: Lanes>(&mut self, row: usize, panel: usize, panels: usize, chains: &[[f32; PANEL]], finishes: bool) {
+        let column = self.first + panel * PANEL;
+        let start = column - self.tile.columns.start;
+        let residual = self.epilogue.residual.filter(|_| finishes);
+        for (row, chains) in (row..self.tile.rows.end).zip(chains.chunks_exact(panels)) {
+            let out = self.tile.row(row)[start..].as_chunks_mut().0;
+            if let Some(residual) = residual {
+                let residual = residual[row * self.outputs + column..].as_chunks().0;
+                for ((chain, residual), out) in chains.iter().zip(residual).zip(out) {
+                    L::load(chain).add(L::load(residual)).store(out);
+                }
+            } else {
+                for (chain, out) in chains.iter().zip(out) {
+                    L::load(chain).store(out);
+                }
+            }
+        }
+    }
+
     /// `visit(chains of 16 outputs, those outputs, where they are)`.
     #[inline(always)]
     fn each_output(
@@ -279,7 +337,8 @@ impl Outcome<'_, '_> {
         mut visit: impl FnMut(&mut [f32; PANEL], &mut [f32], Place),
     ) {
         let (start, width, top) = (self.tile.columns.start, self.tile.columns.len(), self.tile.rows.start);
-        for (r, chains) in chains.chunks_exact_mut(panels).enumerate() {
+        let rows = self.tile.rows.end - row;
+        for (r, chains) in chains.chunks_exact_mut(panels).take(rows).enumerate() {
             let out = self.tile.row(row + r);
             for (p, chain) in chains.iter_mut().enumerate() {
                 let column = self.first + (panel + p) * PANEL;
@@ -291,14 +350,6 @@ impl Outcome<'_, '_> {
             }
         }
     }
-}
-
-/// Asks for a residual's R rows of P lines: each row is another line, far from the last, and a prefill waited for them
-/// 4 % of its time.
-#[inline(never)]
-fn prefetch_rows(residual: &[f32], first: usize, width: usize, rows: usize, lines: usize) {
-    let at = residual.as_ptr().wrapping_add(first);
-    (0..rows).for_each(|row| prefetch_at(at.wrapping_add(row * width), lines * PANEL * size_of::<f32>()));
 }
 
 /// The first of neighbouring outputs: its column, and its index in the tile and in the whole output.
