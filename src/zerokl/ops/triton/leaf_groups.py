@@ -43,6 +43,7 @@ def load_tiles(
 ):
     x_ring, w_ring, full, empty = shared
     num_tiles, tiles_down, tiles_across = sizes
+    # Zeros of their own: a loop takes a name that shares its value with another for unchanged (docs/log.md).
     slot, phase = gl.program_id(0) * 0, gl.program_id(0) * 0
     for tile in range(gl.program_id(0), num_tiles, PROGRAMS):
         down, across = corner(tile, tiles_down, tiles_across, BAND)
