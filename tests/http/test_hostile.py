@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,14 @@ def test_bodies_that_grow_when_they_are_read(target: Target, name: str) -> None:
         assert response.status_code == 400
         assert list(response.json()) == ["error"]
         assert len(response.content) < 1000
+
+
+def test_many_heavy_bodies_at_once(target: Target) -> None:
+    """What they become takes many times their length, so few are understood at a time; 2.3 GB if all were."""
+    body = b'{"text":"a","sampling_params":{"max_new_tokens":1,"stop_token_ids":[' + b"1," * (2 * MB) + b"1]}}"
+    with harmless(target, extra_mb=900), ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(lambda _: httpx.post(f"{target.url}/generate", content=body, timeout=100), range(24)))
+        assert {answer.status_code for answer in answers} == {200}
 
 
 NOISE = [

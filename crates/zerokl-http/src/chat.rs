@@ -35,6 +35,7 @@ pub async fn chat_completions(service: &Arc<Service>, exchange: &mut Exchange) -
         ChatChoice::new(Arc::clone(job), (shape.name.clone(), i), parser, tokenizer, names.clone(), shape.token_ids)
     };
     let choices: Vec<ChatChoice> = jobs.iter().enumerate().map(choice).collect();
+    exchange.understood();
     let mut records = service.engine.run(jobs, vec![shape.name.clone(); choices.len()], rid.is_some())?;
     let opened = vec![false; choices.len()];
     let mut frames = ChatFrames { shape, choices, opened };

@@ -34,6 +34,7 @@ pub async fn completions(service: &Arc<Service>, exchange: &mut Exchange) -> Res
     let shape = Shape::of(service, &values, name, "text_completion");
     let choices = choices_of(service, &values, &shape, &jobs)?;
     let names = vec![shape.name.clone(); jobs.len()];
+    exchange.understood();
     let mut records = service.engine.run(jobs.clone(), names, named)?;
     let mut frames = CompletionFrames { shape, jobs, choices, n };
     if frames.shape.stream {

@@ -10,6 +10,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::body::AnswerBody;
 use crate::fields::message;
@@ -24,6 +25,11 @@ const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// Bytes; a longer body is read on a thread of its own.
 const LONG_BODY: usize = 64 * 1024;
+/// Bytes; of longer bodies few are held and fewer are understood at a time, because what they become takes many times
+/// their length. The others wait in their clients' hands.
+const HEAVY_BODY: usize = 1 << 20;
+static READING: Semaphore = Semaphore::const_new(16);
+static UNDERSTANDING: Semaphore = Semaphore::const_new(4);
 
 pub type Answer = Response<AnswerBody>;
 
@@ -39,6 +45,9 @@ pub struct Exchange {
     /// The client sent nothing of a body it had begun: it is hung up on.
     pub stalled: bool,
     limits: Limits,
+    /// Of a heavy body: its place among those that are held, and among those that are understood.
+    reading: Option<SemaphorePermit<'static>>,
+    understanding: Option<SemaphorePermit<'static>>,
 }
 
 /// What a client may do.
@@ -61,6 +70,8 @@ impl Exchange {
             received: 0,
             stalled: false,
             limits,
+            reading: None,
+            understanding: None,
         }
     }
 
@@ -85,6 +96,9 @@ impl Exchange {
             return Err(too_large());
         }
         let Some(mut body) = self.body.take() else { return Ok(Bytes::new()) };
+        if declared.is_some_and(|size| size >= HEAVY_BODY as u128) {
+            self.reading = Some(place(&READING).await);
+        }
         let mut parts = BytesMut::new();
         loop {
             let Ok(frame) = tokio::time::timeout(self.limits.silence, body.frame()).await else {
@@ -102,8 +116,16 @@ impl Exchange {
                     return Ok(part);
                 }
                 parts.extend_from_slice(&part);
+                if parts.len() >= HEAVY_BODY && self.reading.is_none() {
+                    self.reading = Some(place(&READING).await);
+                }
             }
         }
+    }
+
+    /// The body has become jobs, which take about as much as its bytes: the next heavy one may be understood.
+    pub fn understood(&mut self) {
+        self.understanding = None;
     }
 
     /// The body as one JSON object, whatever its content type.
@@ -113,8 +135,17 @@ impl Exchange {
         if body.len() < LONG_BODY {
             return parse_object(&body);
         }
-        tokio::task::spawn_blocking(move || parse_object(&body)).await.map_err(Refusal::internal)?
+        if body.len() >= HEAVY_BODY {
+            self.understanding = Some(place(&UNDERSTANDING).await);
+        }
+        let parsed = tokio::task::spawn_blocking(move || parse_object(&body)).await;
+        self.reading = None;
+        parsed.map_err(Refusal::internal)?
     }
+}
+
+async fn place(among: &'static Semaphore) -> SemaphorePermit<'static> {
+    among.acquire().await.expect("it is never closed")
 }
 
 /// A whole answer. An empty body has no content type.

@@ -24,6 +24,7 @@ pub async fn generate(service: &Arc<Service>, exchange: &mut Exchange) -> Result
     let each = request.jobs.iter().zip(&names);
     let bodies = each.map(|(job, name)| GenerateBody::new(job.clone(), name.clone(), texts.clone())).collect();
     let style = Style { weight_version: service.config.weight_version.clone(), prompt_ids: request.prompt_ids };
+    exchange.understood();
     let records = service.engine.run(request.jobs.clone(), names, request.named)?;
     if !request.stream {
         return whole(service, &request, bodies, &style, records, started).await;

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from zerokl.server import cors, routes
 from zerokl.server.auth import Access, Keys
 from zerokl.server.errors import Refusal, refusal
-from zerokl.server.exchange import Exchange, Message, Receive, Send
+from zerokl.server.exchange import Exchange, Gates, Message, Receive, Send
 from zerokl.server.fields import message, shown
 from zerokl.server.routes import Route
 from zerokl.server.service import Service
@@ -27,6 +27,7 @@ class App:
         self._keys = Keys.of(service.config)
         self._tracing = tracing_of(service.config)
         service.engine.flights.meter.listener = self._tracing.sequence_ended
+        self._gates = Gates()
         self._startup = startup
         self._shutdown = shutdown
 
@@ -34,7 +35,7 @@ class App:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            exchange = Exchange(scope, receive, self.service.config.max_body_bytes)
+            exchange = Exchange(scope, receive, self.service.config.max_body_bytes, self._gates)
             route = routes.find(exchange.path)
             with self._tracing.request(exchange, route_name(route)):
                 await self._exchange(exchange, route)
@@ -58,6 +59,8 @@ class App:
             log.debug("%s %s: the client left", exchange.method, exchange.path)
         except Exception as error:  # noqa: BLE001 - the one place where errors become answers
             await self._fail(exchange, refusal(error, exchange.request_id))
+        finally:
+            exchange.understood()
         log.debug("%s %s %s: %d", exchange.request_id, exchange.method, exchange.path, exchange.status)
         self.service.engine.flights.meter.answers.add(path=route_name(route), status=str(exchange.status))
 

@@ -25,6 +25,9 @@ TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"
 LONG_BODY = 64 * 1024
 """Bytes; a longer body is read off the event loop."""
+HEAVY_BODY = 1 << 20
+"""Bytes; of longer bodies few are held and fewer are understood at a time, because what they become takes many times
+their length. The others wait in their clients' hands."""
 STREAM_HEADERS = (("content-type", EVENTS), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 
@@ -32,10 +35,18 @@ class ClientGone(ConnectionError):
     """Nobody reads the answer any more."""
 
 
+class Gates:
+    """Places for heavy bodies, of one server."""
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Semaphore(16)
+        self.understanding = asyncio.Semaphore(4)
+
+
 class Exchange:
     """A request and its answer. `headers` go on every answer; a handler adds to them before it answers."""
 
-    def __init__(self, scope: Message, receive: Receive, max_body_bytes: int) -> None:
+    def __init__(self, scope: Message, receive: Receive, max_body_bytes: int, gates: Gates) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
@@ -52,6 +63,8 @@ class Exchange:
         self._receive = receive
         self._outlet: Outlet = scope["extensions"][OUTLET][OUTLET]
         self._max_body_bytes = max_body_bytes
+        self._gates = gates
+        self._held: list[asyncio.Semaphore] = []
 
     def header(self, name: bytes) -> bytes:
         """A header of the request; b"" if it isn't there."""
@@ -65,6 +78,8 @@ class Exchange:
         declared = self.header(b"content-length")
         if declared.isdigit() and int(declared) > self._max_body_bytes:
             raise self._too_large()
+        if declared.isdigit() and int(declared) >= HEAVY_BODY:
+            await self._hold(self._gates.reading)
         parts: list[bytes] = []
         size = 0
         while True:
@@ -77,18 +92,37 @@ class Exchange:
                 raise self._too_large()
             if not event.get("more_body", False):
                 return b"".join(parts)
+            if size >= HEAVY_BODY and not self._held:
+                await self._hold(self._gates.reading)
 
     async def json(self) -> Values:
         """The body as one JSON object."""
         body = await self.body()
         self.received = len(body)
-        return parse_object(body) if len(body) < LONG_BODY else await asyncio.to_thread(parse_object, body)
+        if len(body) < LONG_BODY:
+            return parse_object(body)
+        if len(body) >= HEAVY_BODY:
+            await self._hold(self._gates.understanding)
+        return await asyncio.to_thread(parse_object, body)
+
+    async def _hold(self, gate: asyncio.Semaphore) -> None:
+        await gate.acquire()
+        self._held.append(gate)
+
+    def understood(self) -> None:
+        """Another heavy body may have the places of this one, if it had any."""
+        while self._held:
+            self._held.pop().release()
 
     def _too_large(self) -> Refusal:
         return Refusal(413, message("too_large", limit=self._max_body_bytes), code="request_too_large")
 
     def client_watched(self) -> Watched:
-        """Inside, a client that goes away, or reads nothing for long, ends the work where it awaits, as ClientGone."""
+        """Inside, a client that goes away, or reads nothing for long, ends the work where it awaits, as ClientGone.
+
+        Its body has been understood.
+        """
+        self.understood()
         return Watched(self, self._outlet)
 
     # ---- out
