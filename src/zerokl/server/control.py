@@ -40,7 +40,7 @@ def _timeout(exchange: Exchange) -> float:
     """The query's `timeout` in seconds; absent or empty: don't wait."""
     given = _query(exchange).get("timeout", "0")
     try:
-        timeout_s = float(given)
+        timeout_s = float(given) if given.isascii() else math.nan  # other scripts' digits are numbers to Python alone
     except ValueError:
         timeout_s = math.nan
     if not 0 <= timeout_s <= LONGEST_FLUSH_S:

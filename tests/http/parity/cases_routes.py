@@ -169,7 +169,7 @@ def control() -> Iterator[Case]:
     yield get("the other name takes no GET", "/reset_prefix_cache")
     yield get("flush the device tier", "/flush_cache?tier=device")
     yield get("flush another tier", "/flush_cache?tier=other&timeout=1")
-    for value in ("-1", "x", "nan", "1e9", "inf", "%20", "1_0__0", "3600.5", "%e9"):
+    for value in ("-1", "x", "nan", "1e9", "inf", "%20", "1_0__0", "3600.5", "%e9", "%d9%a1"):
         yield get(f"a timeout of {value}", f"/flush_cache?timeout={value}")
     for value in ("", "0", "5.5", "+1", "1_0", "%201%20", "1e1", ".5"):
         yield get(f"a good timeout of {value!r}", f"/flush_cache?timeout={value}")
