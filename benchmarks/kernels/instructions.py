@@ -14,6 +14,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +69,11 @@ def run(name: str, calls: int) -> None:
     _native.set_threads(1)
     kind, *numbers = name.split()
     first, *rest = (int(number) for number in numbers)
+    work: Callable[[], object]
     if kind == "linear":
         outputs, depth = rest
         weight, x = ops.pack(np.ones((outputs, depth), np.float32), "bfloat16"), np.ones((first, depth), np.float32)
-        work = lambda: ops.linear(x, weight)  # noqa: E731
+        work = partial(ops.linear, x, weight)
     elif kind == "attention":
         keys = rest[0]
         pages = keys // 64
@@ -79,14 +82,14 @@ def run(name: str, calls: int) -> None:
         order = np.arange(pages, dtype=np.int32)[None]
         ragged = ops.Ragged(positions, positions, np.array([0, first], np.int32), order, 64)
         q = np.ones((first, 9, 64), np.float32)
-        work = lambda: ops.attention(q, ops.LayerKV(k, v, ragged), 0.125)  # noqa: E731
+        work = partial(ops.attention, q, ops.LayerKV(k, v, ragged), 0.125)
     elif kind == "sample":
         logits = np.linspace(0, 1, rest[0], dtype=np.float32)[None]
         draw = ops.Draw(SamplingParams(temperature=0.0), 1)
-        work = lambda: ops.sample(logits, [draw])  # noqa: E731
+        work = partial(ops.sample, logits, [draw])
     else:
         x, vector = np.ones((first, rest[0]), np.float32), np.ones(rest[0], np.float32)
-        work = lambda: ops.rms_norm(x, vector, 1e-5)  # noqa: E731
+        work = partial(ops.rms_norm, x, vector, 1e-5)
     for _ in range(calls):
         work()
 

@@ -13,6 +13,7 @@ the speed is what one measures.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -29,6 +30,8 @@ from zerokl.engine.build import build
 from zerokl.types import Request, RequestId, SamplingParams
 
 PROMPT, STEPS = 16, 64
+NUMBERS = itertools.count(1)
+"""Of requests: the engine knows each by its own."""
 
 
 def main() -> None:
@@ -87,10 +90,9 @@ def measured(built: Any, prompts: list[int], new_tokens: int) -> dict[str, Any]:
     steps: list[tuple[float, dict[str, float]]] = []
     for _ in range(1 if new_tokens > 1 else 7):
         for length in prompts:
-            measured.requests += 1  # type: ignore[attr-defined]
             prompt = [int(token) for token in random.integers(0, built.served.vocab, length)]
             greedy = SamplingParams(temperature=0.0)
-            number = RequestId(measured.requests)  # type: ignore[attr-defined]
+            number = RequestId(next(NUMBERS))
             engine.submit(Request(number, prompt, new_tokens, greedy, use_cache=False))
         while engine.has_work:
             tape.take_times()
@@ -111,9 +113,6 @@ def measured(built: Any, prompts: list[int], new_tokens: int) -> dict[str, Any]:
         "steps": len(steps),
         "operations": {kind: statistics.median(times[kind] for _, times in steps) for kind in kinds},
     }
-
-
-measured.requests = 0  # type: ignore[attr-defined]
 
 
 def show(name: str, case: dict[str, Any], limits: Ceilings, model: Any) -> None:
