@@ -71,7 +71,7 @@ def use(isa: str, threads: int) -> None:
 def model(copies: int, shapes: list[tuple[int, int]]) -> list[ops.Matrix]:
     random = np.random.default_rng(0)
     drawn = [random.integers(0x3C00, 0x4000, shape).astype(np.uint16) for shape in shapes]
-    return [_native.pack(weight, "bfloat16", "bfloat16") for _ in range(copies) for weight in drawn]
+    return [_native.pack([weight], "bfloat16", "bfloat16") for _ in range(copies) for weight in drawn]
 
 
 def works_of(models: dict[str, list[ops.Matrix]]) -> Iterator[tuple[str, tuple[Work, tuple[float, float]]]]:

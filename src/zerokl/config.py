@@ -181,6 +181,13 @@ def num_leaves(config: Config) -> int:
     return config.tp if config.tp_leaves is None else config.tp_leaves
 
 
+def chosen_frontend(config: Config) -> str:
+    """auto: Python's, or Rust's where SGLang's variable for its own asks for it."""
+    if config.frontend != "auto":
+        return config.frontend
+    return "rust" if environment("ZEROKL_RUST_SERVER") in ("1", "true", "yes", "on") else "python"
+
+
 def options() -> tuple[dataclasses.Field[Any], ...]:
     """The fields of `Config`, in the order of the help page."""
     return dataclasses.fields(Config)

@@ -35,7 +35,7 @@ with new_run_folder() as name:
     folder = Path(name)
     with supervised(folder, fronts, "tests.cli.fake_engine", *sys.argv[1:]) as supervisor:
         write_toy_folder(folder)
-        write_battery(folder, Tokenizer.load(folder).files)
+        write_battery(folder, Tokenizer.load(folder))
         write_config(folder, config)
         sys.exit(watch(supervisor, fronts, config))
 """

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from zerokl.cli.run_folder import new_run_folder, sweep
+from zerokl.cli.run_folder import TOKENIZER, new_run_folder, sweep
 from zerokl.suites import register_cpu_ci
+from zerokl.tokenizer.run_folder import FILES
 
 register_cpu_ci(est_time=4, stage="base-a", runner_config="cpu-small")
 
@@ -53,3 +54,7 @@ def test_what_a_killed_supervisor_left_is_swept_and_a_living_ones_is_not(tempora
         with new_run_folder() as name:
             assert set(temporary.iterdir()) == {Path(own), Path(name), temporary / "zerokl-of-somebody-else"}
     holder.stdout.close()
+
+
+def test_whoever_waits_for_the_tokenizer_waits_for_its_last_file() -> None:
+    assert FILES[-1] == TOKENIZER

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import time
 
 import pytest
 
 from tests.checkpoints.tiny import make_tiny_llama
 from tests.engine.serving import Running, collected
-from zerokl import checkpoints
+from zerokl import checkpoints, models
 from zerokl.config import Config
 from zerokl.engine.build import build, build_process, sampling_defaults, tokenizer_files
 from zerokl.errors import CheckpointError, ConfigError
 from zerokl.tokenizer import Tokenizer
+from zerokl.tokenizer.battery import BATTERY
 from zerokl.wire.messages import Sampling
 
 
@@ -59,6 +63,27 @@ def test_with_a_run_folder_the_tokenizer_comes_from_there(tiny, tmp_path):
     built = build(config(tiny), tmp_path / "run")
     assert built.tokenizer.files.chat_template == "{{ messages[0].content }}"
     assert built.hello.fingerprint == build(config(tiny, chat_template=str(template))).hello.fingerprint
+
+
+@pytest.mark.parametrize("battery", [False, True])
+def test_a_run_folder_without_a_tokenizer_gets_it_for_the_frontends(tiny, tmp_path, battery):
+    built = build(config(tiny), tmp_path, battery)
+    assert Tokenizer.load(tmp_path).digest == built.tokenizer.digest
+    assert (tmp_path / BATTERY).exists() == battery
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match="not a run folder"):
+        build(config(tiny), tmp_path)  # an engine that is started again reads what frontends have
+
+
+def test_a_tokenizer_that_is_refused_ends_the_reading_of_weights(tiny, tmp_path, monkeypatch):
+    read, began = [], models.weights.read
+    monkeypatch.setattr(models.weights, "read", lambda *row: (time.sleep(0.05), read.append(row), began(*row))[2])
+    bad = shutil.copytree(tiny, tmp_path / "bad")
+    (bad / "tokenizer.json").write_text('{"model": {}}')
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        build(config(bad))
+    assert len(read) <= 4, "two readers, and what was begun"
+    assert sys.getswitchinterval() == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize(

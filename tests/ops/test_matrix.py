@@ -33,6 +33,19 @@ def test_all_rows_read_back_as_the_reference_rounds_them(index, dtype):
     assert same(ops.embedding(matrix, ids), reference.embedding(reference.pack(weight, dtype), ids))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("columns", [5, 6, 1])
+def test_parts_are_packed_as_if_they_lay_under_each_other(index, dtype, columns):
+    whole = np.resize(list(weights())[index], (41, columns))
+    ends = [(0, 3), (3, 3), (3, 20), (20, 41)]  # none begins where a panel of 16 does
+    apart, together = ops.pack([whole[start:end] for start, end in ends], dtype), ops.pack(whole, dtype)
+    assert (apart.shape, apart.nbytes) == (together.shape, together.nbytes)
+    assert same(apart.float32(), together.float32())
+    x = wide(7, 3, columns)
+    assert same(ops.linear(x, apart), ops.linear(x, together))
+
+
 def test_a_wider_format_changes_nothing_and_memory_is_what_the_format_needs():
     bits = np.arange(32 * 10, dtype=np.uint16).reshape(32, 10) + 0x3F00
     narrow, exact = ops.pack(bits, "bfloat16"), ops.pack(bits, "float32")
@@ -57,6 +70,10 @@ def test_an_id_outside_the_matrix_is_our_error(wrong):
 def test_wrong_weights_are_named():
     with pytest.raises(ShapeError, match=r"\[N, K\]"):
         ops.pack(wide(1, 8), "float32")
+    with pytest.raises(ShapeError, match=r"\[8, 2\] under \[8, 3\]"):
+        ops.pack([wide(1, 8, 2), wide(1, 8, 3)], "float32")
+    with pytest.raises(UnsupportedDtype, match="float16 and float32"):
+        ops.pack([wide(1, 8, 2), np.zeros((8, 2), np.float16)], "float32")
     with pytest.raises(UnsupportedDtype, match="float64"):
         ops.pack(wide(1, 8, 8).astype(np.float64), "float32")
     with pytest.raises(UnsupportedDtype, match="int4"):

@@ -80,6 +80,12 @@ fn multiply_add(py: Python<'_>, rounds: usize) -> usize {
     run(py, |cpu| ceilings::multiply_add(cpu, rounds))
 }
 
+/// Freed memory goes back to the system: for after a start.
+#[pyfunction]
+fn trim_memory(py: Python<'_>) {
+    py.detach(zerokl_kernels::arch::trim);
+}
+
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(isas, module)?)?;
     module.add_function(wrap_pyfunction!(isa, module)?)?;
@@ -87,5 +93,6 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(threads, module)?)?;
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(read_once, module)?)?;
-    module.add_function(wrap_pyfunction!(multiply_add, module)?)
+    module.add_function(wrap_pyfunction!(multiply_add, module)?)?;
+    module.add_function(wrap_pyfunction!(trim_memory, module)?)
 }

@@ -69,25 +69,47 @@ enum Weight<'py> {
     Bits(PyReadonlyArray2<'py, u16>),
 }
 
+/// Parts of one width, one under the other, as one matrix.
 #[pyfunction]
-#[pyo3(signature = (weight, stored, dtype, leaves=None))]
-fn pack(py: Python<'_>, weight: Weight<'_>, stored: &str, dtype: &str, leaves: Option<Vec<usize>>) -> PyResult<Matrix> {
-    let shape = match &weight {
-        Weight::Values(values) => values.shape(),
-        Weight::Bits(bits) => bits.shape(),
-    };
-    let source = match (&weight, format_of(stored)?) {
-        (Weight::Values(values), Format::F32) => Source::F32(values.as_slice()?),
-        (Weight::Bits(bits), Format::F16) => Source::F16(bits.as_slice()?),
-        (Weight::Bits(bits), Format::Bf16) => Source::Bf16(bits.as_slice()?),
-        _ => return Err(PyValueError::new_err(format!("this array holds no {stored}"))),
-    };
-    let format = format_of(dtype)?;
-    let packed = cpu::run(py, |cpu| matrix::Matrix::pack(cpu, source, shape[0], shape[1], format));
+#[pyo3(signature = (parts, stored, dtype, leaves=None))]
+fn pack(
+    py: Python<'_>,
+    parts: Vec<Weight<'_>>,
+    stored: &str,
+    dtype: &str,
+    leaves: Option<Vec<usize>>,
+) -> PyResult<Matrix> {
+    let stored = format_of(stored)?;
+    let shapes: Vec<_> = parts.iter().map(Weight::shape).collect();
+    let columns = shapes.first().map_or(0, |shape| shape[1]);
+    if shapes.iter().any(|shape| shape[1] != columns) {
+        return Err(PyValueError::new_err("parts of several widths"));
+    }
+    let sources: Vec<_> = parts.iter().map(|part| part.source(stored)).collect::<PyResult<_>>()?;
+    let (rows, format) = (shapes.iter().map(|shape| shape[0]).sum(), format_of(dtype)?);
+    let packed = cpu::run(py, |cpu| matrix::Matrix::pack_parts(cpu, &sources, rows, columns, format));
     Ok(Matrix(match leaves {
         Some(leaves) => packed.in_leaves(leaves),
         None => packed,
     }))
+}
+
+impl Weight<'_> {
+    fn shape(&self) -> &[usize] {
+        match self {
+            Weight::Values(values) => values.shape(),
+            Weight::Bits(bits) => bits.shape(),
+        }
+    }
+
+    fn source(&self, stored: Format) -> PyResult<Source<'_>> {
+        match (self, stored) {
+            (Weight::Values(values), Format::F32) => Ok(Source::F32(values.as_slice()?)),
+            (Weight::Bits(bits), Format::F16) => Ok(Source::F16(bits.as_slice()?)),
+            (Weight::Bits(bits), Format::Bf16) => Ok(Source::Bf16(bits.as_slice()?)),
+            _ => Err(PyValueError::new_err(format!("this array holds no {}", stored.name()))),
+        }
+    }
 }
 
 fn format_of(name: &str) -> PyResult<Format> {

@@ -1,11 +1,12 @@
 //! `zerokl._native`: the kernels as Python sees them. No logic lives here.
 //!
-//! Every function releases the GIL, runs in the contract's float mode, and writes into arrays that Python allocated.
+//! Every function (but `strings`, which makes Python's) releases the GIL, runs in the contract's float mode, and writes into arrays that Python allocated.
 //! Shapes are checked in Python (`zerokl.ops`); a wrong one that gets here is a panic, never a wrong read.
 
 mod attention;
 mod cpu;
 mod dense;
+mod files;
 mod heads;
 mod http;
 mod quantised;
@@ -24,6 +25,7 @@ static ALLOCATOR: zerokl_http::Allocator = zerokl_http::Allocator;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cpu::add(module)?;
     dense::add(module)?;
+    files::add(module)?;
     heads::add(module)?;
     quantised::add(module)?;
     attention::add(module)?;

@@ -9,11 +9,11 @@ use zerokl_kernels::matrix::{self, Scale, is_block_type};
 use crate::cpu;
 use crate::dense::Matrix;
 
-/// GGUF blocks [N, bytes of a row] of K values each row.
+/// GGUF blocks [N, bytes of a row] of K values each row, in parts one under the other.
 #[pyfunction]
 fn pack_blocks(
     py: Python<'_>,
-    blocks: PyReadonlyArray2<'_, u8>,
+    parts: Vec<PyReadonlyArray2<'_, u8>>,
     kind: &str,
     columns: usize,
     integer: bool,
@@ -21,8 +21,9 @@ fn pack_blocks(
     let Some(format) = Format::named(kind).filter(|format| is_block_type(*format)) else {
         return Err(PyValueError::new_err(format!("no block type {kind:?}")));
     };
-    let (rows, bytes) = (blocks.shape()[0], blocks.as_slice()?);
-    Ok(Matrix(cpu::run(py, |cpu| matrix::Matrix::pack_blocks(cpu, format, bytes, rows, columns, integer))))
+    let rows = parts.iter().map(|part| part.shape()[0]).sum();
+    let bytes: Vec<_> = parts.iter().map(|part| part.as_slice()).collect::<Result<_, _>>()?;
+    Ok(Matrix(cpu::run(py, |cpu| matrix::Matrix::pack_blocks(cpu, format, &bytes, rows, columns, integer))))
 }
 
 /// What the finished chain is multiplied with, divided by, or multiplied with output by output.

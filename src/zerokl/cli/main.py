@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 
 import click
@@ -45,6 +44,8 @@ class LazyGroup(click.Group):
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
+            import difflib  # 5 ms of every start
+
             near = difflib.get_close_matches(arguments[0], COMMANDS, n=1, cutoff=0)[0]
             context.fail(f"No command {arguments[0]!r}; the nearest is {near!r}.")
         return super().resolve_command(context, arguments)

@@ -23,7 +23,9 @@ import orjson
 from zerokl.config import Config, options
 
 PREFIX, OWNER, CONFIG = "zerokl-", "owner", "config.json"
-POLL_S = 0.01
+TOKENIZER = "special_tokens.json"
+"""The last of the tokenizer's files; `tokenizer/run_folder.py` would load the `tokenizers` library to say so."""
+POLL_S = 0.005
 
 
 @contextlib.contextmanager
@@ -55,7 +57,7 @@ def sweep(parent: Path) -> None:
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """The last file to be written: it tells the processes that the folder is complete."""
+    """What the processes wait for; the engine then puts the tokenizer there, for which frontends wait too."""
     new = folder / (CONFIG + ".new")
     new.touch(mode=0o600)  # it may hold keys, and outlives a supervisor that is killed
     new.write_bytes(orjson.dumps(dataclasses.asdict(config)))
@@ -64,9 +66,14 @@ def write_config(folder: Path, config: Config) -> None:
 
 def await_config(folder: Path) -> Config:
     """The config, when it is there: processes are started, and load their code, while the model is still looked for."""
-    while not (folder / CONFIG).exists():
-        time.sleep(POLL_S)
+    await_file(folder / CONFIG)
     return read_config(folder)
+
+
+def await_file(path: Path) -> None:
+    """Another process writes it; if that ends, the supervisor or the lifeline ends this one."""
+    while not path.exists():
+        time.sleep(POLL_S)
 
 
 def read_config(folder: Path) -> Config:

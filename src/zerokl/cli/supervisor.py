@@ -27,6 +27,8 @@ RESTART_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 """Each death before the server was well again doubles the pause, so that what can't work any more doesn't spin."""
 POLL_S = 0.02
+QUIET = {"OPENBLAS_NUM_THREADS": "1"}
+"""numpy's BLAS is never called, but its threads spin for 25 ms each when numpy is loaded."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,9 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         """In a session of its own, so that Ctrl-C reaches the supervisor alone and the order of ending is ours."""
-        process = subprocess.Popen(child.command, pass_fds=child.descriptors, start_new_session=True)
+        process = subprocess.Popen(
+            child.command, pass_fds=child.descriptors, start_new_session=True, env=QUIET | os.environ
+        )
         child.process = process
         threading.Thread(target=lambda: self._deaths.put((child, process.wait())), daemon=True).start()
 

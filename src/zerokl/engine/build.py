@@ -7,8 +7,9 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from zerokl.runner.sizes import figures, tokens_per_step
 from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
+from zerokl.tokenizer.battery import write_battery
+from zerokl.tokenizer.run_folder import is_written, write_run_folder
 from zerokl.wire.messages import PROTOCOL, Hello, Sampling
 
 log = logging.getLogger(__name__)
@@ -50,25 +53,30 @@ class Built:
     hello: Hello
 
 
-def build(config: Config, run_folder: str | Path | None = None) -> Built:
-    """Load everything. With a run folder the tokenizer comes from there, as the frontends have it.
+def build(config: Config, run_folder: str | Path | None = None, battery: bool = False) -> Built:
+    """Load everything. Run folder and `battery`: see `tokenizer_of`.
 
     Raises ConfigError, CheckpointError or UnsupportedModel for what the caller can mend, EngineError for a machine
     whose arithmetic is not the contract's.
     """
     check_supported(config)
     if config.tp == 1:
-        return build_with(config, run_folder, None)
+        return build_with(config, partial(tokenizer_of, config, run_folder, battery), None)
     store = meeting_store(config.device, config.tp)
     ranks = launch(config.tp, RANK_MODULE, store.port if store else 0)
     try:
-        return build_with(config, run_folder, ranks, store)
+        return build_with(config, partial(tokenizer_of, config, run_folder, battery), ranks, store)
     except BaseException:
         ranks.close()
         raise
 
 
-def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | None, store: Any = None) -> Built:
+def build_with(
+    config: Config,
+    make_tokenizer: Callable[[checkpoints.Checkpoint], Tokenizer],
+    ranks: Ranks | None,
+    store: Any = None,
+) -> Built:
     """`build`, the other ranks being on their way; `store` is where those on GPUs meet."""
     began = time.monotonic()
     if config.threads is not None or ranks:
@@ -79,9 +87,10 @@ def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | Non
     checkpoint = checkpoints.open(
         path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
     )
-    tokenizer = Tokenizer.load(run_folder) if run_folder else Tokenizer(tokenizer_files(config, checkpoint))
     team = models.Team(num_leaves(config), group_of(config.device, ranks.group, store) if ranks else None)
-    model = models.load(checkpoint, config, team)
+    with models.loading(checkpoint, config, team) as loaded:
+        tokenizer = make_tokenizer(checkpoint)
+        model = loaded()
     started = start(model, config, ranks)
     runner, pools = started.runner, started.pools
     enabled = not config.disable_radix_cache
@@ -105,12 +114,37 @@ def build_with(config: Config, run_folder: str | Path | None, ranks: Ranks | Non
     )
     log.info("built in %.2f s: %s, %d cache pages", time.monotonic() - began, model.architecture, pools.num_pages)
     hello = hello_of(config, checkpoint, model, served, tokenizer, started)
+    _native.trim_memory()
     return Built(Engine(Scheduler(limits, cache, runner.lag), runner), served, tokenizer, hello)
 
 
-def build_process(config: Config, run_folder: str | Path | None, socket: str | Path) -> EngineProcess:
+def tokenizer_of(
+    config: Config, run_folder: str | Path | None, battery: bool, checkpoint: checkpoints.Checkpoint
+) -> Tokenizer:
+    """The one that lies in the run folder; or, where there is none yet, the checkpoint's, put there for the frontends.
+
+    `battery`: with the chats that a Rust frontend must render alike.
+    """
+    if run_folder is None:
+        return Tokenizer(tokenizer_files(config, checkpoint))
+    folder = Path(run_folder)
+    if is_written(folder):
+        return Tokenizer.load(folder)
+    files = tokenizer_files(config, checkpoint)
+    if not battery:
+        write_run_folder(folder, files)  # they make their own while we make ours
+        return Tokenizer(files)
+    tokenizer = Tokenizer(files)
+    write_battery(folder, tokenizer)
+    write_run_folder(folder, files)
+    return tokenizer
+
+
+def build_process(
+    config: Config, run_folder: str | Path | None, socket: str | Path, battery: bool = False
+) -> EngineProcess:
     """An engine behind a socket, ready to `run`."""
-    built = build(config, run_folder)
+    built = build(config, run_folder, battery)
     gc.collect()
     gc.freeze()  # a full collection over what is loaded takes 50 ms, which every stream would feel
     process = EngineProcess(built.engine, Intake(built.served), built.hello, socket)

@@ -8,7 +8,8 @@ logits = model.logits_of(*(part[wanted_rows] for part in parts))
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "cache_format",
     "dtype_of",
     "load",
+    "loading",
     "outline",
     "plan",
     "rotations_of",
@@ -41,7 +43,15 @@ MAX_LAYERS, MAX_EXPERTS = 1 << 12, 1 << 14
 
 
 def load(checkpoint: weights.Checkpoint, config: Config, team: Team = ALONE) -> Model:
+    """What `loading` gives, when it is there."""
+    with loading(checkpoint, config, team) as loaded:
+        return loaded()
+
+
+@contextmanager
+def loading(checkpoint: weights.Checkpoint, config: Config, team: Team = ALONE) -> Iterator[Callable[[], Model]]:
     """The checkpoint's model, with its weights packed as `config.dtype` says; of a shared model, the rank's part.
+    Inside `with` weights are read; the call that it gives waits for them.
 
     Raises what `plan` raises, and UnsupportedModel for one that ranks can't share.
     """
@@ -49,10 +59,10 @@ def load(checkpoint: weights.Checkpoint, config: Config, team: Team = ALONE) -> 
     share = share_of(planned.config, team, planned.architecture)
     integer, packs = config.cpu_numerics == "integer", config.dtype == "auto"
     place = weights.Place(dtype_of(config), team.device(config.device), integer, packs)
-    parameters = weights.load(planned.table, planned.dropped, planned.config, checkpoint, place, share)
     own = config_of_rank(planned.config, share)
     cache = cache_format(checkpoint, config, planned.config.num_layers)
-    return Model(planned.architecture, planned.module, own, parameters, planned.context_length, team, cache)
+    with weights.loading(planned.table, planned.dropped, planned.config, checkpoint, place, share) as loaded:
+        yield lambda: Model(planned.architecture, planned.module, own, loaded(), planned.context_length, team, cache)
 
 
 def cache_format(checkpoint: weights.Checkpoint, config: Config, num_layers: int) -> CacheFormat:

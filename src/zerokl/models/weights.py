@@ -14,8 +14,10 @@ CheckpointError lists all that is missing, unused or misshapen.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -91,9 +93,9 @@ class Place:
     sums: bool = False
     """The cut axis is what the matrix sums over."""
 
-    def pack(self, whole: np.ndarray) -> ops.AnyMatrix:
-        """Packed for `ops.linear`; the rank's part becomes a shard."""
-        return self.wrapped(ops.pack(whole, self.dtype, self.device, self.leaves if self.sums else ()))
+    def pack(self, parts: Sequence[np.ndarray]) -> ops.AnyMatrix:
+        """One under the other, packed for `ops.linear`; the rank's part becomes a shard."""
+        return self.wrapped(ops.pack(parts, self.dtype, self.device, self.leaves if self.sums else ()))
 
     def pack_quantised(self, parts: Sequence[Any]) -> ops.AnyMatrix:
         """The same of parts in a stored form, on a GPU."""
@@ -149,7 +151,7 @@ def matrix(parts: Sequence[Any], place: Place) -> ops.AnyMatrix:
     """The parts one under the other, packed for `ops.linear`."""
     if any(isinstance(part, Quantised) for part in parts):
         return matrix_of(parts, place.integer) if place.device == "cpu" else place.pack_quantised(parts)
-    return place.pack(parts[0] if len(parts) == 1 else np.concatenate(parts))
+    return place.pack(parts)
 
 
 def transposed(parts: Sequence[np.ndarray], place: Place) -> ops.AnyMatrix:
@@ -261,6 +263,7 @@ class W:
 READERS, CPU_READERS = 8, 2
 """Parameters read at a time. For a GPU the host only passes them on; on the CPU packing takes all threads already, but
 the next one can be read or dequantised meanwhile (0.8 s instead of 0.9 for SmolLM2 on two cores)."""
+SWITCH_S = 0.0005
 
 
 def load(
@@ -271,8 +274,22 @@ def load(
     place: Place = Place(),
     share: Share | None = None,
 ) -> Parameters:
+    """What `loading` gives, when it is there."""
+    with loading(table, dropped, config, checkpoint, place, share) as loaded:
+        return loaded()
+
+
+@contextmanager
+def loading(
+    table: Sequence[W],
+    dropped: Sequence[str],
+    config: Axes,
+    checkpoint: Checkpoint,
+    place: Place = Place(),
+    share: Share | None = None,
+) -> Iterator[Callable[[], Parameters]]:
     """The parameters of `table`, packed as `place` says, few at a time so that memory stays near theirs; of a `share`,
-    the rank's parts.
+    the rank's parts. Inside `with` they are read; the call that it gives waits for them.
 
     `dropped` names tensors that may be there and that nothing needs, `name*` all that begin so. Raises CheckpointError.
     """
@@ -283,10 +300,32 @@ def load(
         row, layer = which
         return read(row, layer, config, checkpoint.tensors, place, share)
 
+    with readers_of(place) as readers:
+        values = readers.map(value_of, wanted)
+        yield lambda: put_all(table, config, zip(wanted, values, strict=True))
+
+
+@contextmanager
+def readers_of(place: Place) -> Iterator[ThreadPoolExecutor]:
+    """Threads that read; after an error they begin nothing more.
+
+    Readers hold the interpreter for microseconds between two calls of native code, and whoever else runs Python would
+    give it to them 5 ms after they ask: 200 matrices would wait a second.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval, SWITCH_S))
+    readers = ThreadPoolExecutor(CPU_READERS if place.device == "cpu" else READERS)
+    try:
+        yield readers
+    finally:
+        readers.shutdown(cancel_futures=True)
+        sys.setswitchinterval(interval)
+
+
+def put_all(table: Sequence[W], config: Axes, values: Iterable[tuple[tuple[W, int], Any]]) -> Parameters:
     parameters = Parameters()
-    with ThreadPoolExecutor(CPU_READERS if place.device == "cpu" else READERS) as readers:
-        for (row, layer), value in zip(wanted, readers.map(value_of, wanted), strict=True):
-            put(parameters, row.parameter.replace("{i}", str(layer)), value)
+    for (row, layer), value in values:
+        put(parameters, row.parameter.replace("{i}", str(layer)), value)
     for row in table:
         for layer in row.all_layers(config):
             put(parameters, row.parameter.replace("{i}", str(layer)), None)

@@ -167,30 +167,42 @@ STORED = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 """What the numbers of an array of this dtype are; numpy has no bfloat16, so its bits come as uint16."""
 
 
-def pack(weight: NDArray[Any], dtype: str, device: str = "cpu", leaves: Sequence[int] = ()) -> Matrix | DeviceMatrix:
+def pack(
+    weight: NDArray[Any] | Sequence[NDArray[Any]], dtype: str, device: str = "cpu", leaves: Sequence[int] = ()
+) -> Matrix | DeviceMatrix:
     """A weight in the layout that the kernels stream, in the memory format `dtype`.
 
-    Shapes      weight [N, K], f32, f16 or the bits of bf16 as uint16 -> panels of 16 outputs, [N/16][K][16]
+    Shapes      weight [N, K], f32, f16 or the bits of bf16 as uint16 -> panels of 16 outputs, [N/16][K][16];
+                several of one type, [N1, K], [N2, K], ..: one under the other, never copied side by side on the CPU
     Leaves      where the leaves of K end, which `linear` sums apart; none given: one, the whole of K
     Rounding    none if `dtype` holds what is stored; else once, to nearest even (too large becomes inf)
     Raises      ShapeError, UnsupportedDtype
     """
-    if weight.ndim != 2:
-        raise ShapeError(f"a weight is [N, K], not {list(weight.shape)}")
-    stored = STORED.get(weight.dtype.name)
-    if stored is None:
-        raise UnsupportedDtype(f"a weight is one of {', '.join(STORED)} (bf16 bits), not {weight.dtype.name}")
+    parts = [weight] if isinstance(weight, np.ndarray) else list(weight)
+    shapes = [list(part.shape) for part in parts]
+    if any(len(shape) != 2 for shape in shapes) or len({shape[1] for shape in shapes}) != 1:
+        raise ShapeError(f"a weight is [N, K], not {' under '.join(map(str, shapes))}")
+    stored, columns = stored_type(parts), shapes[0][1]
     if dtype not in STORED.values():
         raise UnsupportedDtype(f"a weight is kept as one of {', '.join(STORED.values())}, not {dtype}")
-    ends = [*leaves] or [weight.shape[1]]
-    if ends[-1] != weight.shape[1] or any(end <= start for start, end in pairwise(ends)):
-        raise ShapeError(f"leaves that end at {ends} don't cut {weight.shape[1]} columns")
+    ends = [*leaves] or [columns]
+    if ends[-1] != columns or any(end <= start for start, end in pairwise(ends)):
+        raise ShapeError(f"leaves that end at {ends} don't cut {columns} columns")
     if device != "cpu":
         if len(ends) > gpu().MAX_LEAVES:
             raise UnsupportedDtype(f"a GPU sums {gpu().MAX_LEAVES} leaves at most, not {len(ends)}")
-        return DeviceMatrix(gpu().pack(weight, dtype, device), tuple(leaves))
-    bits = weight.view(np.uint16) if stored == "float16" else weight
-    return _native.pack(np.ascontiguousarray(bits), stored, dtype, ends)
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return DeviceMatrix(gpu().pack(whole, dtype, device), tuple(leaves))
+    bits = [part.view(np.uint16) if stored == "float16" else part for part in parts]
+    return _native.pack([np.ascontiguousarray(part) for part in bits], stored, dtype, ends)
+
+
+def stored_type(parts: Sequence[NDArray[Any]]) -> str:
+    """What the numbers of all parts are. Raises UnsupportedDtype for other numbers, and for several types."""
+    names = {part.dtype.name for part in parts}
+    if len(names) != 1 or not names <= STORED.keys():
+        raise UnsupportedDtype(f"a weight is one of {', '.join(STORED)} (bf16 bits), not {' and '.join(sorted(names))}")
+    return STORED[names.pop()]
 
 
 def pack_experts(weights: NDArray[Any], device: str) -> DeviceExperts:
@@ -200,13 +212,13 @@ def pack_experts(weights: NDArray[Any], device: str) -> DeviceExperts:
     return DeviceExperts(gpu().pack(weights, "bfloat16", device))
 
 
-def pack_stored(weight: NDArray[Any]) -> Matrix:
-    """A weight in the memory format that it is stored in."""
-    return host(pack(weight, STORED.get(weight.dtype.name, weight.dtype.name)))
+def pack_stored(parts: Sequence[NDArray[Any]]) -> Matrix:
+    """A weight in the memory format that its parts are stored in."""
+    return host(pack(parts, stored_type(parts)))
 
 
-def pack_blocks(blocks: Bytes, kind: str, columns: int, *, integer: bool) -> Matrix:
-    """GGUF blocks [N, bytes of a row] as panels of 16 outputs, in about the bytes of the file.
+def pack_blocks(blocks: Bytes | Sequence[Bytes], kind: str, columns: int, *, integer: bool) -> Matrix:
+    """GGUF blocks [N, bytes of a row] as panels of 16 outputs, in about the bytes of the file; several as in `pack`.
 
     `linear` computes with the numbers that the blocks stand for, to the bit as with a float32 matrix of them; or, if
     `integer`, with x rounded to int8 per row and 32 k:
@@ -215,7 +227,8 @@ def pack_blocks(blocks: Bytes, kind: str, columns: int, *, integer: bool) -> Mat
         acc = fma(scale * d, sum of code * q, acc)             per group in order, from +0; the sum is an exact integer
         acc = fma(offset, d * sum of q, acc)                   then, where the type has offsets
     """
-    return _native.pack_blocks(np.ascontiguousarray(blocks), kind, columns, integer)
+    parts = [blocks] if isinstance(blocks, np.ndarray) else blocks
+    return _native.pack_blocks([np.ascontiguousarray(part) for part in parts], kind, columns, integer)
 
 
 def pack_nvfp4(codes: Bytes, scales: Bytes, factor: float, *, divides: bool = False) -> Matrix:

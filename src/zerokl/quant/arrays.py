@@ -237,8 +237,7 @@ def matrix_of(parts: Sequence[Quantised | NDArray[Any]], integer: bool) -> ops.M
     Neighbours of one block type become one shard, so that products of few rows have fewer seams. `integer`: products
     with int8 activations where the format has them.
     """
-    shards = [joined(list(group)) for _, group in groupby(parts, key=kind_of)]
-    packed = [shard.pack(integer) if isinstance(shard, Quantised) else ops.pack_stored(shard) for shard in shards]
+    packed = [shard_of(list(group), integer) for _, group in groupby(parts, key=kind_of)]
     return packed[0] if len(packed) == 1 else ops.stack(packed)
 
 
@@ -250,12 +249,16 @@ def kind_of(part: Quantised | NDArray[Any]) -> object:
 
 
 def joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def shard_of(parts: list[Any], integer: bool) -> ops.Matrix:
+    """Parts that share what `kind_of` says."""
     first = parts[0]
-    if len(parts) == 1:
-        return first
     if isinstance(first, Blocks):
-        return replace(first, stored=np.concatenate([part.stored for part in parts]))
-    return np.concatenate(parts)
+        return ops.pack_blocks([part.stored for part in parts], first.kind, first.columns, integer=integer)
+    packed: ops.Matrix = first.pack(integer) if isinstance(first, Quantised) else ops.pack_stored(parts)
+    return packed
 
 
 def numbers_of(matrix: ops.AnyMatrix) -> set[str]:

@@ -14,7 +14,6 @@ import orjson
 
 from zerokl.errors import InvalidRequest
 from zerokl.tokenizer.tokenizer import Tokenizer
-from zerokl.types import TokenizerFiles
 
 BATTERY = "chat_battery.json"
 
@@ -22,10 +21,9 @@ Message = dict[str, Any]
 Conversation = dict[str, Any]
 
 
-def write_battery(folder: Path, files: TokenizerFiles) -> None:
+def write_battery(folder: Path, tokenizer: Tokenizer) -> None:
     """Nothing for a model without a template."""
-    if files.chat_template:
-        tokenizer = Tokenizer(files)
+    if tokenizer.files.chat_template:
         (folder / BATTERY).write_bytes(orjson.dumps([rendered(tokenizer, one) for one in conversations()]))
 
 

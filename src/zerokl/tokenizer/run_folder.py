@@ -1,6 +1,8 @@
-"""The run folder: the tokenizer as engine and frontends load it, resolved once by whoever opened the checkpoint.
+"""The run folder: the tokenizer as engine and frontends load it, written once by whoever opened the checkpoint.
 
 tokenizer.json   chat_template.jinja   special_tokens.json
+
+Each file appears whole, the last one last: whoever waits for the folder waits for that.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ def write_run_folder(folder: Path, files: TokenizerFiles) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     contents = (files.tokenizer_json, files.chat_template, special_json(files.special))
     for name, content in zip(FILES, contents, strict=True):
-        (folder / name).write_bytes(content.encode())
+        write_whole(folder / name, content.encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(content)
+    new.rename(path)
+
+
+def is_written(folder: Path) -> bool:
+    return (folder / FILES[-1]).exists()
 
 
 def read_run_folder(folder: Path) -> TokenizerFiles:

@@ -21,10 +21,11 @@ from tests.http.raw import posted
 from tests.http.real import LAUNCHED
 from tests.http.toy import toy_files, write_toy_folder
 from zerokl._native import HttpServer
-from zerokl.cli.fronts import chosen, listening
+from zerokl.cli.fronts import listening
 from zerokl.cli.run_folder import write_config
-from zerokl.config import Config
+from zerokl.config import Config, chosen_frontend
 from zerokl.errors import ConfigError
+from zerokl.tokenizer import Tokenizer
 from zerokl.tokenizer.battery import BATTERY, conversations, write_battery
 from zerokl.types import TokenizerFiles
 
@@ -43,7 +44,7 @@ def with_template(folder: Path, template: str) -> Path:
     write_toy_folder(folder)
     (folder / "chat_template.jinja").write_text(template)
     write_config(folder, Config(model="toy", test_clock=CLOCK))
-    write_battery(folder, TokenizerFiles(files.tokenizer_json, files.special, template))
+    write_battery(folder, Tokenizer(TokenizerFiles(files.tokenizer_json, files.special, template)))
     return folder
 
 
@@ -172,11 +173,11 @@ def test_a_run_folder_that_is_none_is_one_line(tmp_path: Path) -> None:
 
 def test_which_frontend_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZEROKL_RUST_SERVER", raising=False)
-    assert chosen(Config()) == "python"
+    assert chosen_frontend(Config()) == "python"
     monkeypatch.setenv("ZEROKL_RUST_SERVER", "1")
-    assert chosen(Config()) == "rust"
-    assert chosen(Config(frontend="python")) == "python"
-    assert chosen(Config(frontend="both")) == "both"
+    assert chosen_frontend(Config()) == "rust"
+    assert chosen_frontend(Config(frontend="python")) == "python"
+    assert chosen_frontend(Config(frontend="both")) == "both"
 
 
 def test_both_need_two_ports() -> None:

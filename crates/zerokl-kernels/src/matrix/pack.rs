@@ -1,12 +1,14 @@
 //! From what checkpoints store to panels.
 
+use std::ops::Range;
+
 use super::{Matrix, PANEL, Panels, Scale, pieces};
 use crate::arch::Weights;
 use crate::cpu::Cpu;
 use crate::formats::fp8::{self, Fp8, Fp8Block};
 use crate::formats::gguf::Codes;
 use crate::formats::nvfp4::{self, Nvfp4};
-use crate::formats::{Format, Plain, Stored, widen_bf16, widen_f16};
+use crate::formats::{Format, Plain, Stored, widen_f16};
 
 /// A weight of plain numbers as a checkpoint stores it, row-major.
 #[derive(Clone, Copy)]
@@ -24,11 +26,11 @@ impl Source<'_> {
         }
     }
 
-    fn get(self, index: usize) -> f32 {
+    fn part(self, place: Range<usize>) -> Self {
         match self {
-            Source::F32(values) => values[index],
-            Source::F16(bits) => widen_f16(bits[index]),
-            Source::Bf16(bits) => widen_bf16(bits[index]),
+            Source::F32(values) => Source::F32(&values[place]),
+            Source::F16(bits) => Source::F16(&bits[place]),
+            Source::Bf16(bits) => Source::Bf16(&bits[place]),
         }
     }
 }
@@ -44,27 +46,33 @@ impl Matrix {
     ///
     /// Panics for a format that isn't one of plain numbers.
     pub fn pack(cpu: Cpu, source: Source<'_>, rows: usize, columns: usize, format: Format) -> Self {
-        assert_eq!(source.len(), rows * columns, "rows times columns");
+        Self::pack_parts(cpu, &[source], rows, columns, format)
+    }
+
+    /// Packs several weights of `columns`, one under the other, as if they were one.
+    pub fn pack_parts(cpu: Cpu, parts: &[Source<'_>], rows: usize, columns: usize, format: Format) -> Self {
+        assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), rows * columns, "rows times columns");
         let panels = match format {
-            Format::F32 => Panels::F32(plain(cpu, source, rows, columns)),
-            Format::F16 => Panels::F16(plain(cpu, source, rows, columns)),
-            Format::Bf16 => Panels::Bf16(plain(cpu, source, rows, columns)),
+            Format::F32 => Panels::F32(plain(cpu, parts, rows, columns)),
+            Format::F16 => Panels::F16(plain(cpu, parts, rows, columns)),
+            Format::Bf16 => Panels::Bf16(plain(cpu, parts, rows, columns)),
             _ => panic!("{format:?} needs scales"),
         };
         Self::of(rows, columns, panels, Scale::One, false)
     }
 
-    /// Packs GGUF blocks as they lie in the file, row by row. `integer`: products with int8 activations.
-    pub fn pack_blocks(cpu: Cpu, format: Format, bytes: &[u8], rows: usize, columns: usize, integer: bool) -> Self {
+    /// Packs GGUF blocks as they lie in the file, row by row, those of one part after those of another. `integer`:
+    /// products with int8 activations.
+    pub fn pack_blocks(cpu: Cpu, format: Format, parts: &[&[u8]], rows: usize, columns: usize, integer: bool) -> Self {
         let panels = match format {
-            Format::Q4_0 => Panels::Q4_0(blocks(cpu, bytes, rows, columns)),
-            Format::Q4_1 => Panels::Q4_1(blocks(cpu, bytes, rows, columns)),
-            Format::Q5_0 => Panels::Q5_0(blocks(cpu, bytes, rows, columns)),
-            Format::Q5_1 => Panels::Q5_1(blocks(cpu, bytes, rows, columns)),
-            Format::Q8_0 => Panels::Q8_0(blocks(cpu, bytes, rows, columns)),
-            Format::Q4K => Panels::Q4K(blocks(cpu, bytes, rows, columns)),
-            Format::Q5K => Panels::Q5K(blocks(cpu, bytes, rows, columns)),
-            Format::Q6K => Panels::Q6K(blocks(cpu, bytes, rows, columns)),
+            Format::Q4_0 => Panels::Q4_0(blocks(cpu, parts, rows, columns)),
+            Format::Q4_1 => Panels::Q4_1(blocks(cpu, parts, rows, columns)),
+            Format::Q5_0 => Panels::Q5_0(blocks(cpu, parts, rows, columns)),
+            Format::Q5_1 => Panels::Q5_1(blocks(cpu, parts, rows, columns)),
+            Format::Q8_0 => Panels::Q8_0(blocks(cpu, parts, rows, columns)),
+            Format::Q4K => Panels::Q4K(blocks(cpu, parts, rows, columns)),
+            Format::Q5K => Panels::Q5K(blocks(cpu, parts, rows, columns)),
+            Format::Q6K => Panels::Q6K(blocks(cpu, parts, rows, columns)),
             _ => panic!("{format:?} is no block type"),
         };
         Self::of(rows, columns, panels, Scale::One, integer)
@@ -107,22 +115,37 @@ impl Matrix {
     }
 }
 
-fn plain<W: Plain>(cpu: Cpu, source: Source<'_>, rows: usize, columns: usize) -> Weights<W> {
-    panels(cpu, rows, columns, |row, piece, lane, packed: &mut W| {
-        let start = piece * W::STEP;
-        for k in start..columns.min(start + W::STEP) {
-            packed.set(k - start, lane, source.get(row * columns + k));
+fn plain<W: Plain>(cpu: Cpu, parts: &[Source<'_>], rows: usize, columns: usize) -> Weights<W> {
+    panels_by_row(cpu, rows, columns, |row, lane, panel: &mut [W]| {
+        let (part, place) = place_of(parts, |part| part.len(), row, columns);
+        match part.part(place) {
+            Source::F32(values) => W::set_row(panel, lane, values.iter().copied()),
+            Source::F16(bits) => W::set_row(panel, lane, bits.iter().copied().map(widen_f16)),
+            Source::Bf16(bits) => W::set_bf16_row(panel, lane, bits),
         }
     })
 }
 
-fn blocks<C: Codes>(cpu: Cpu, bytes: &[u8], rows: usize, columns: usize) -> Weights<C> {
+fn blocks<C: Codes>(cpu: Cpu, parts: &[&[u8]], rows: usize, columns: usize) -> Weights<C> {
     assert!(columns.is_multiple_of(C::VALUES), "whole blocks");
-    let across = columns / C::VALUES;
-    assert_eq!(bytes.len(), rows * across * C::BYTES, "a row of blocks per output");
-    panels(cpu, rows, columns, |row, piece, lane, packed: &mut C| {
-        packed.fill(lane, &bytes[(row * across + piece) * C::BYTES..][..C::BYTES]);
+    let width = columns / C::VALUES * C::BYTES;
+    assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), rows * width, "a row of blocks per output");
+    panels_by_row(cpu, rows, columns, |row, lane, panel: &mut [C]| {
+        let (part, place) = place_of(parts, |part| part.len(), row, width);
+        panel.iter_mut().zip(part[place].chunks_exact(C::BYTES)).for_each(|(packed, block)| packed.fill(lane, block));
     })
+}
+
+/// The part that has a row of all parts together, and the row's place in it.
+fn place_of<P: Copy>(parts: &[P], length: impl Fn(P) -> usize, row: usize, width: usize) -> (P, Range<usize>) {
+    let mut start = row * width;
+    for part in parts {
+        if start < length(*part) {
+            return (*part, start..start + width);
+        }
+        start -= length(*part);
+    }
+    panic!("row {row} is past the last part");
 }
 
 /// Panels in which `fill(row, piece, lane, packed)` has put each row's part of each piece.
@@ -132,14 +155,22 @@ fn panels<W: Stored>(
     columns: usize,
     fill: impl Fn(usize, usize, usize, &mut W) + Sync,
 ) -> Weights<W> {
+    panels_by_row(cpu, rows, columns, |row, lane, panel: &mut [W]| {
+        panel.iter_mut().enumerate().for_each(|(piece, packed)| fill(row, piece, lane, packed));
+    })
+}
+
+/// Panels in which `fill(row, lane, panel)` has put each row.
+fn panels_by_row<W: Stored>(
+    cpu: Cpu,
+    rows: usize,
+    columns: usize,
+    fill: impl Fn(usize, usize, &mut [W]) + Sync,
+) -> Weights<W> {
     let pieces = pieces::<W>(columns);
-    Weights::new(rows.div_ceil(PANEL) * pieces, W::default(), |packed| {
-        cpu.for_chunks(packed, pieces.max(1), |panel, chunk| {
-            for lane in 0..PANEL.min(rows - panel * PANEL) {
-                for (piece, packed) in chunk.iter_mut().enumerate() {
-                    fill(panel * PANEL + lane, piece, lane, packed);
-                }
-            }
-        });
+    Weights::new(cpu, rows.div_ceil(PANEL) * pieces, pieces.max(1), W::default(), |panel, packed| {
+        for lane in 0..PANEL.min(rows - panel * PANEL) {
+            fill(panel * PANEL + lane, lane, packed);
+        }
     })
 }

@@ -37,7 +37,7 @@ fn blocks(format: Format, values: usize, seed: u32) -> Vec<u8> {
 }
 
 fn packed(format: Format, outputs: usize, depth: usize, integer: bool, seed: u32) -> Matrix {
-    Matrix::pack_blocks(Cpu::detect(), format, &blocks(format, outputs * depth, seed), outputs, depth, integer)
+    Matrix::pack_blocks(Cpu::detect(), format, &[&blocks(format, outputs * depth, seed)], outputs, depth, integer)
 }
 
 fn check(matrix: &Matrix, rows: usize, expected: &[u32], epilogue: Epilogue<'_>, x: &[f32], what: &str) {
