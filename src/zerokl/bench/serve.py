@@ -16,6 +16,7 @@ import httpx
 import orjson
 
 from zerokl.bench.load import Asked, Load, requests_of
+from zerokl.check.connections import Connections
 from zerokl.errors import CallerError
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -50,9 +51,9 @@ class Client:
 async def serve(load: Load, client: Client) -> tuple[float, list[Stream]]:
     """(seconds from the first request to the last end, streams). Raises CallerError if no server answers there."""
     headers = {"Authorization": f"Bearer {client.api_key}"} if client.api_key else {}
-    limits = httpx.Limits(max_connections=client.concurrency, max_keepalive_connections=client.concurrency)
+    connections = Connections(client.concurrency)
     async with httpx.AsyncClient(
-        base_url=client.url, headers=headers, timeout=client.timeout, limits=limits, trust_env=False
+        base_url=client.url, headers=headers, timeout=client.timeout, transport=connections, trust_env=False
     ) as http:
         model = client.model or await first_model(http)
         places = asyncio.Semaphore(client.concurrency)

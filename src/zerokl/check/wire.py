@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import orjson
 
+from zerokl.check.connections import Connections
 from zerokl.check.outcome import BudgetSpent, CouldNotRun, ServerGone
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 16.0
@@ -68,12 +69,10 @@ class Wire:
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
-        limits = httpx.Limits(
-            max_connections=concurrency, max_keepalive_connections=concurrency, keepalive_expiry=KEEPALIVE_S
-        )
         timeout = httpx.Timeout(timeout_s, connect=10.0, pool=None)
+        transport = transport or Connections(concurrency, KEEPALIVE_S)
         self._client = httpx.AsyncClient(
-            base_url=self.url, headers=headers, limits=limits, timeout=timeout, transport=transport, trust_env=False
+            base_url=self.url, headers=headers, timeout=timeout, transport=transport, trust_env=False
         )
 
     async def close(self) -> None:
