@@ -81,3 +81,15 @@ def test_commands_record_and_replay(tmp_path: Path) -> None:
         result = CliRunner().invoke(replay_command, [str(path), url])
     assert result.exit_code == 0
     assert "0 of " in result.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk is full")
+def test_a_full_disk_is_named(answers: Path) -> None:
+    with serving("") as url:
+        for command in (
+            (record_command, [url, "-o", "/dev/full", "--max-new-tokens", "8"]),
+            (replay_command, [str(answers), url, "--json", "/dev/full"]),
+        ):
+            error = CliRunner().invoke(*command).exception
+            assert isinstance(error, OSError)
+            assert (error.filename, error.strerror) == ("/dev/full", "No space left on device")

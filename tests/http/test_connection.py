@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import struct
@@ -194,3 +195,18 @@ def test_a_body_is_read_though_its_head_asks_for_another_protocol(peer: socket.s
     answer = read_until(peer, b"}")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b'"text":"xyz"' in answer
+
+
+def test_such_a_head_may_be_cut_anywhere(peer: socket.socket) -> None:
+    content = json.dumps(BODY).encode() + b"\n"
+    head = b"POST /generate HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nUpgrade: h2c\r\nu: v\r\n"
+    sent = head + b"content-length: %d\r\n\r\n" % len(content) + content
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    start, end = sent.index(b"\r\nUpgrade"), sent.index(b"{") + 2
+    for cuts in [*([cut] for cut in range(start, end)), range(start, end)]:
+        for part in itertools.pairwise([0, *cuts, len(sent)]):
+            peer.sendall(sent[slice(*part)])
+            time.sleep(0.004)
+        answer = read_until(peer, b"}")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n"), cuts
+        assert b'"text":"xyz"' in answer

@@ -22,6 +22,7 @@ from zerokl.errors import EngineError, InvalidRequest
 from zerokl.server.completions_body import CompletionChoice
 from zerokl.server.job import Job, Prompt
 from zerokl.server.scores import NATIVE_FLOOR, OPENAI_FLOOR, Rows, floats
+from zerokl.server.validate import MAX_VALUES
 from zerokl.tokenizer import Tokenizer
 from zerokl.types import Logprobs
 from zerokl.wire.messages import LogprobOptions
@@ -108,6 +109,12 @@ def test_trap_08_depth_and_integers_are_checked_by_us(server: Live) -> None:
     deep = b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
     response = server.client.post("/generate", content=deep)
     assert response.json()["error"]["message"] == "request body is nested deeper than 100 levels"
+    wide = b'{"input_ids":[' + b"1," * MAX_VALUES + b"1]}"
+    response = server.client.post("/generate", content=wide)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == f"request body holds more than {MAX_VALUES} values"
+    text = b'{"text":"' + b"," * 2 * MAX_VALUES + b'"}'
+    assert server.client.post("/generate", content=text).json()["error"]["code"] == "context_length_exceeded"
     huge = b'{"text":"a","sampling_params":{"sampling_seed":9223372036854775808}}'
     assert server.client.post("/generate", content=huge).status_code == 400
     zero = b'{"text":"ab","sampling_params":{"temperature":-0.0,"max_new_tokens":1}}'

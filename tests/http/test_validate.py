@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zerokl.errors import InvalidRequest
 from zerokl.server.fields import nearest, table
-from zerokl.server.validate import MAX_DEPTH, check, check_sampling, parse_object
+from zerokl.server.validate import MAX_DEPTH, MAX_VALUES, check, check_sampling, parse_object
 
 
 def message(table_name: str, body: dict[str, Any]) -> str:
@@ -60,6 +60,16 @@ def test_depth_is_refused_before_the_parsers_own_limits() -> None:
             parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
     with pytest.raises(InvalidRequest, match="nested deeper than 100 levels"):
         parse_object(b"[" * 10_000)
+
+
+def test_values_are_counted_before_they_are_read() -> None:
+    most = b'{"a":[' + b"1," * (MAX_VALUES - 1) + b"1]}"
+    assert len(parse_object(most)["a"]) == MAX_VALUES
+    with pytest.raises(InvalidRequest, match=f"more than {MAX_VALUES} values"):
+        parse_object(most.replace(b"]", b",1]"))
+    with pytest.raises(InvalidRequest, match=f"more than {MAX_VALUES} values"):
+        parse_object(b"1," * MAX_VALUES)  # whatever else is wrong with it
+    assert parse_object(b'{"a":"' + b"," * 2 * MAX_VALUES + b'"}')
 
 
 def test_brackets_in_strings_are_not_depth() -> None:

@@ -10,7 +10,13 @@ use crate::refusal::Refusal;
 /// Checked before the parsers' own limits, which differ (128 here, 1024 in orjson).
 pub const MAX_DEPTH: usize = 100;
 
+/// In lists and objects: a value takes 16 bytes and more, whatever it is.
+pub const MAX_VALUES: usize = 1 << 21;
+
 pub fn parse_object(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
+    if body.len() > MAX_VALUES && outside_strings(body).filter(|(_, byte)| *byte == b',').count() >= MAX_VALUES {
+        return Err(Refusal::invalid(message("too_many", &[("limit", &MAX_VALUES)])));
+    }
     if depth(body) > MAX_DEPTH {
         return Err(Refusal::invalid(message("too_deep", &[("limit", &MAX_DEPTH)])));
     }

@@ -16,6 +16,7 @@ from zerokl.check.baseline import new_divergences
 from zerokl.check.cases import CASES
 from zerokl.check.checking import Options, run_check, with_scheme
 from zerokl.check.commands import shell
+from zerokl.check.files import write_named
 from zerokl.check.formats import junit, markdown
 from zerokl.check.html import page
 from zerokl.check.outcome import CouldNotRun, Status
@@ -161,4 +162,4 @@ def write(path: Path, content: bytes) -> None:
     if str(path) == "-":
         sys.stdout.buffer.write(content + b"\n")
     else:
-        path.write_bytes(content + b"\n")
+        write_named(path, content + b"\n")

@@ -17,6 +17,7 @@ import orjson
 from zerokl.check.answers import Answer, Ask, Row
 from zerokl.check.cases import Case, Cost
 from zerokl.check.cases.common import standard_asks
+from zerokl.check.files import write_named
 from zerokl.check.lab import Lab
 from zerokl.check.ledger import Setting
 from zerokl.check.outcome import CouldNotRun
@@ -54,7 +55,7 @@ async def record(lab: Lab, path: Path) -> int:
         lines.append(orjson.dumps({"ask": _ask_json(ask), "samples": [_answer_json(answer) for answer in answers]}))
     if lab.tally.failures:
         raise CouldNotRun(lab.tally.failures[0])
-    path.write_bytes(b"\n".join(lines) + b"\n")
+    write_named(path, b"\n".join(lines) + b"\n")
     return len(asks)
 
 

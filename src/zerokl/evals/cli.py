@@ -13,6 +13,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from zerokl.check.files import write_named
 from zerokl.check.outcome import CouldNotRun
 from zerokl.check.wire import Wire
 from zerokl.evals import report
@@ -276,7 +277,7 @@ def write(
     paths: dict[str, Any], content: dict[str, Any], named: Sequence[tuple[str, dict[str, Any]]], compared: str = ""
 ) -> None:
     if paths.get("json_path"):
-        paths["json_path"].write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        write_named(paths["json_path"], orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
     if paths.get("html_path") and named:
         gate = content.get("gate")
-        paths["html_path"].write_text(report.page(named, compared, gate and gate["threshold"]), "utf-8")
+        write_named(paths["html_path"], report.page(named, compared, gate and gate["threshold"]).encode())

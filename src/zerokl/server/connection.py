@@ -24,6 +24,8 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for
 
 
 UPGRADE = re.compile(rb"\nupgrade *:", re.IGNORECASE)
+BEGUN = re.compile(rb"\n(?:\r|u(?:p(?:g(?:r(?:a(?:de?)?)?)?)?)?)?\Z", re.IGNORECASE)
+"""What may become such a header with the next packet."""
 
 
 def without_upgrade(head: bytes) -> bytes:
@@ -36,6 +38,14 @@ def without_upgrade(head: bytes) -> bytes:
     return UPGRADE.sub(lambda found: found[0].lower().replace(b"upgrade", b"ignored"), head[:end]) + head[end:]
 
 
+def without_beginning(data: bytes) -> tuple[bytes, bytes]:
+    """What can be read now, and what waits for the next packet: a line's beginning, in a head that has not ended."""
+    found = BEGUN.search(data, max(0, len(data) - 100))
+    if found is None or b"\n\r\n" in data or data.endswith(b"\n\n"):
+        return data, b""
+    return data[: found.start()], data[found.start() :]
+
+
 class Connection(HttpToolsProtocol):
     """One client. `gone` is called once when it hangs up, or is hung up on because it reads nothing."""
 
@@ -46,10 +56,15 @@ class Connection(HttpToolsProtocol):
     _incomplete = False
     """A request has begun and not all of it has come."""
     _unheard: asyncio.TimerHandle | None = None
+    _begun = b""
+    """The end of the last packet: the beginning of a header's name that we don't know yet."""
 
     def data_received(self, data: bytes) -> None:
-        if (self._head_bytes is not None or not self._incomplete) and UPGRADE.search(data):
-            data = without_upgrade(data)
+        data, self._begun = self._begun + data, b""
+        if self._head_bytes is not None or not self._incomplete:
+            data, self._begun = without_beginning(data)
+            if UPGRADE.search(data):
+                data = without_upgrade(data)
         super().data_received(data)
         self._watch_for_silence()
         if self._head_bytes is not None:
