@@ -3,7 +3,8 @@
     python benchmarks/gpu/beside_vllm.py [--vllm-python PYTHON] [--repeats 3] [--cases decode-1 ...] [--json FILE]
 
 PYTHON has vLLM (0.23.0 fits torch 2.11). Both engines run in processes of their own and stay there; a case runs on
-one, then on the other, so that both meet the same chip at the same heat, and the best of the repeats counts.
+one, then on the other, so that both meet the same chip at the same heat. All cases, then all again; the best counts,
+as the first one may still compile.
 vLLM runs as it comes, but for the prefix cache, which is off on both sides, and its engine, which runs in the caller's
 process as ours does. Both are greedy and get the same ids.
 """
@@ -35,9 +36,10 @@ CASES = {
 IDS = 151936
 VLLM = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
 VLLM |= {"VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}
-VLLM_CACHE_BYTES = 44 << 30
-"""Of keys and values: 320,000 tokens, twice what the largest case needs."""
-OUR_PAGES = 4000
+VLLM_CACHE_BYTES = 32 << 30
+"""Of keys and values: 233,000 tokens, more than the largest case needs (164,000)."""
+OUR_PAGES = 2800
+"""Of 64 tokens: 179,000."""
 
 Run = Callable[[int, int, int], float]
 """(requests, prompt tokens, output tokens) -> seconds."""
@@ -47,22 +49,25 @@ def prompts(requests: int, length: int) -> list[list[int]]:
     return np.random.default_rng(0).integers(0, IDS, (requests, length)).tolist()
 
 
-def ours(layers: int | None) -> Run:
+def ours(shape: dict[str, Any]) -> Run:
     from offline import random_model
     from offline import run as run_offline
 
     from zerokl.runner.cuda import CudaRunner, Options
 
-    runner = CudaRunner(random_model(layers), OUR_PAGES, Options())
-    return lambda requests, prompt, outputs: run_offline(runner, requests, prompt, outputs, 8192)[0]
+    runner = CudaRunner(random_model(shape["num_hidden_layers"]), OUR_PAGES, Options())
+
+    def run(requests: int, prompt: int, outputs: int) -> float:
+        began = time.perf_counter()
+        run_offline(runner, requests, prompt, outputs, 8192)
+        return time.perf_counter() - began  # making and queueing the requests too, as for vLLM
+
+    return run
 
 
-def vllm(layers: int | None) -> Run:
-    from offline import QWEN3_8B
+def vllm(shape: dict[str, Any]) -> Run:
     from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
 
-    shape = QWEN3_8B | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "bfloat16"}
-    shape |= {"num_hidden_layers": layers} if layers else {}
     folder = tempfile.mkdtemp()
     Path(folder, "config.json").write_text(json.dumps(shape))
     llm = LLM(
@@ -70,7 +75,7 @@ def vllm(layers: int | None) -> Run:
         load_format="dummy",
         skip_tokenizer_init=True,
         enable_prefix_caching=False,
-        gpu_memory_utilization=0.55,
+        gpu_memory_utilization=0.4,
         kv_cache_memory_bytes=VLLM_CACHE_BYTES,
     )
 
@@ -86,25 +91,33 @@ def vllm(layers: int | None) -> Run:
     return run
 
 
-def child(engine: str, layers: int | None) -> None:
-    """Answers each line, a case's name, with seconds. The pipe of answers is kept from libraries that print."""
+def child(engine: str) -> None:
+    """The first line is the model's shape; each further one, a case's name, is answered with seconds.
+
+    The pipe of answers is kept from libraries that print.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     began = time.perf_counter()
-    run = {"ours": ours, "vllm": vllm}[engine](layers)
+    run = {"ours": ours, "vllm": vllm}[engine](json.loads(sys.stdin.readline()))
     print(json.dumps(time.perf_counter() - began), file=answers)
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         print(json.dumps(run(*CASES[line.strip()])), file=answers)
 
 
 class Engine:
     """One engine in its process. Raises RuntimeError if that has ended."""
 
-    def __init__(self, name: str, python: str, layers: int | None) -> None:
-        command = [python, __file__, "--child", name, *(["--layers", str(layers)] if layers else [])]
-        pipe = subprocess.PIPE
+    def __init__(self, name: str, python: str, shape: dict[str, Any]) -> None:
+        command, pipe = [python, __file__, "--child", name], subprocess.PIPE
         self.name = name
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **VLLM})
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**VLLM, **os.environ})
+        self.say(json.dumps(shape))
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
 
     def answer(self) -> float:
         assert self.process.stdout
@@ -114,9 +127,7 @@ class Engine:
         return float(line)
 
     def run(self, case: str) -> float:
-        assert self.process.stdin
-        self.process.stdin.write(case + "\n")
-        self.process.stdin.flush()
+        self.say(case)
         return self.answer()
 
     def end(self) -> None:
@@ -135,25 +146,32 @@ def main() -> None:
     parser.add_argument("--child")
     given = parser.parse_args()
     if given.child:
-        child(given.child, given.layers)
+        child(given.child)
         return
-    engines = {"ours": Engine("ours", sys.executable, given.layers)}
-    ready = {"ours": engines["ours"].answer()}  # alone, as start-up of both at once would be neither's own
-    engines["vllm"] = Engine("vllm", given.vllm_python, given.layers)
-    ready["vllm"] = engines["vllm"].answer()
-    print(json.dumps({"start_s": {name: round(seconds, 1) for name, seconds in ready.items()}}), flush=True)
-    rows = []
-    for case in given.cases:
-        taken: dict[str, list[float]] = {name: [] for name in engines}
-        for turn in range(given.repeats):
-            for name in (*engines,) if turn % 2 == 0 else reversed(engines):
-                taken[name].append(engines[name].run(case))
-        rows.append(row_of(case, taken))
-        print(json.dumps(rows[-1]), flush=True)
+    shape = shape_of(given.layers)
+    pythons = {"ours": sys.executable, "vllm": given.vllm_python}
+    engines = {name: Engine(name, python, shape) for name, python in pythons.items()}
+    ready = {name: round(engine.answer(), 1) for name, engine in engines.items()}
+    print(json.dumps({"start_s, both at once": ready}), flush=True)
+    taken: dict[str, dict[str, list[float]]] = {case: {name: [] for name in engines} for case in given.cases}
+    for turn in range(given.repeats):
+        for case in given.cases:
+            for name in engines if turn % 2 == 0 else reversed(engines):
+                taken[case][name].append(engines[name].run(case))
+            print(json.dumps(row_of(case, taken[case])), flush=True)
         if given.json:
+            rows = [row_of(case, taken[case]) for case in given.cases]
             Path(given.json).write_text(json.dumps({"start_s": ready, "rows": rows}, indent=1))
     for engine in engines.values():
         engine.end()
+
+
+def shape_of(layers: int | None) -> dict[str, Any]:
+    """As a checkpoint's config.json says it."""
+    from offline import QWEN3_8B
+
+    shape = QWEN3_8B | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "bfloat16"}
+    return shape | ({"num_hidden_layers": layers} if layers else {})
 
 
 def row_of(case: str, taken: dict[str, list[float]]) -> dict[str, Any]:
