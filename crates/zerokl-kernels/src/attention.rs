@@ -13,8 +13,10 @@ mod chunk;
 mod keys;
 mod pool;
 mod softcap;
+mod softmax;
 mod state;
 mod store;
+mod tile;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -23,7 +25,6 @@ use std::sync::Mutex;
 use crate::cpu::Cpu;
 use crate::pool::parallel_ranges;
 use chunk::{ChunkKernel, STREAMED};
-use keys::prefetch_keys;
 pub use pool::{Pool, PoolMut};
 pub use softcap::tanh;
 pub use store::{prefetch_slot, store_kv, store_rows};
@@ -124,26 +125,16 @@ pub fn attention(cpu: Cpu, step: &Attention<'_>, y: &mut [f32]) -> Result<(), St
     blocks.sort_by_key(|block| std::cmp::Reverse(block.cost()));
     let outputs = lend_rows(step, &blocks, y);
     let work: usize = blocks.iter().map(|block| block.cost() * step.shape.size).sum();
+    let whole = |i: usize| with_state(|state| whole_block(cpu, step, &blocks, i, &outputs[i], state));
     if work < ALONE || cpu.threads == 1 {
-        with_state(|[state, partial]| {
-            for (block, output) in blocks.iter().zip(&outputs) {
-                whole_block(cpu, step, block, output, state, partial);
-            }
-        });
+        (0..blocks.len()).for_each(whole);
     } else if blocks.len() < 4 * cpu.threads {
         run_by_chunks(cpu, step, &blocks, &outputs);
     } else if blocks.iter().all(|block| block.pairs <= STREAMED) {
-        // Decodes wait for memory: a thread asks for its next block's keys before it begins with this one's.
-        parallel_ranges(cpu.threads, blocks.len(), |i| {
-            if let Some(next) = blocks.get(i + 1) {
-                prefetch_keys(step, next);
-            }
-            with_state(|[state, partial]| whole_block(cpu, step, &blocks[i], &outputs[i], state, partial));
-        });
+        // Decodes wait for memory: a thread asks for its next block's keys while it works on this one's.
+        parallel_ranges(cpu.threads, blocks.len(), whole);
     } else {
-        cpu.parallel_for(blocks.len(), |i| {
-            with_state(|[state, partial]| whole_block(cpu, step, &blocks[i], &outputs[i], state, partial));
-        });
+        cpu.parallel_for(blocks.len(), whole);
     }
     Ok(())
 }
@@ -160,17 +151,21 @@ fn with_state(run: impl FnOnce(&mut [Partial; 2])) {
     STATE.with_borrow_mut(run);
 }
 
+/// Block `i`, chunk after chunk.
 fn whole_block(
     cpu: Cpu,
     step: &Attention<'_>,
-    block: &Block,
+    blocks: &[Block],
+    i: usize,
     output: &Output<'_>,
-    state: &mut Partial,
-    partial: &mut Partial,
+    [state, partial]: &mut [Partial; 2],
 ) {
+    let block = &blocks[i];
+    let after = blocks.get(i + 1).filter(|next| !next.keys.is_empty()).map(|next| (next, next.chunks().start));
     partial.reset(block.pairs, step.shape.size);
     run_block(cpu, step, block, output, state, |chunk, use_it| {
-        cpu.run(ChunkKernel { step, block, chunk, out: partial });
+        let next = if chunk + 1 < block.chunks().end { Some((block, chunk + 1)) } else { after };
+        cpu.run(ChunkKernel { step, block, chunk, next, out: partial });
         use_it(partial);
     });
 }
@@ -180,11 +175,12 @@ fn run_by_chunks(cpu: Cpu, step: &Attention<'_>, blocks: &[Block], outputs: &[Ou
     let items: Vec<(usize, usize)> =
         blocks.iter().enumerate().flat_map(|(i, block)| block.chunks().map(move |chunk| (i, chunk))).collect();
     let partials: Vec<Mutex<Partial>> = items.iter().map(|_| Mutex::default()).collect();
-    cpu.parallel_for(items.len(), |item| {
+    parallel_ranges(cpu.threads, items.len(), |item| {
         let (i, chunk) = items[item];
+        let next = items.get(item + 1).map(|&(i, chunk)| (&blocks[i], chunk));
         let out = &mut *partials[item].lock().expect("one task per partial");
         out.reset(blocks[i].pairs, step.shape.size);
-        cpu.run(ChunkKernel { step, block: &blocks[i], chunk, out });
+        cpu.run(ChunkKernel { step, block: &blocks[i], chunk, next, out });
     });
     cpu.parallel_for(blocks.len(), |i| {
         let first = items.partition_point(|&(block, _)| block < i);

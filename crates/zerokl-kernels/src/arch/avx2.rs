@@ -234,4 +234,13 @@ impl Lanes for Avx2 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         })
     }
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        avx2!({
+            let eight = _mm256_max_ps(self.0, self.1);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        })
+    }
 }

@@ -221,4 +221,15 @@ impl<const DOTS: bool> Lanes for Avx512<DOTS> {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         })
     }
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        avx512!({
+            let low = _mm512_castps512_ps256(self.0);
+            let high = _mm512_extractf32x8_ps::<1>(self.0);
+            let eight = _mm256_max_ps(low, high);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        })
+    }
 }

@@ -23,7 +23,7 @@ mod neon;
 
 pub use float_mode::strict_floats;
 pub use memory::{Room, Weights, trim};
-pub use prefetch::{prefetch, prefetch_at, prefetch_line};
+pub use prefetch::{prefetch_at, prefetch_line};
 pub use scalar::widen_f16;
 pub use transpose::transpose_4x4;
 

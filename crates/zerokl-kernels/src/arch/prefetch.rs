@@ -22,9 +22,3 @@ pub fn prefetch_line<T>(at: *const T) {
 pub fn prefetch_at<T>(at: *const T, bytes: usize) {
     (0..bytes).step_by(64).for_each(|line| prefetch_line(at.cast::<u8>().wrapping_add(line)));
 }
-
-/// Starts to bring these numbers near. Pages of the cache lie anywhere, so the hardware can't guess the next one.
-#[inline(always)]
-pub fn prefetch<T>(from: &[T]) {
-    from.chunks(64 / size_of::<T>()).for_each(|line| prefetch_line(line.as_ptr()));
-}

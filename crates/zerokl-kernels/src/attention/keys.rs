@@ -4,13 +4,10 @@
 use std::ops::Range;
 
 use super::{Attention, Block, CHUNK, Pool};
-use crate::arch::{LANES, Lanes, prefetch};
+use crate::arch::{LANES, Lanes, prefetch_line};
 
 /// A number as it is kept, and as lanes.
 pub trait Number: Copy + Default {
-    /// The most pairs in a tile: of few pairs per key there are no more at hand.
-    const WIDEST: usize;
-
     fn load<L: Lanes>(from: &[Self; LANES]) -> L;
 
     /// The first lanes from a slice of at most 16, the others zero.
@@ -23,8 +20,6 @@ pub trait Number: Copy + Default {
 }
 
 impl Number for f32 {
-    const WIDEST: usize = 6;
-
     #[inline(always)]
     fn load<L: Lanes>(from: &[f32; LANES]) -> L {
         L::load(from)
@@ -33,8 +28,6 @@ impl Number for f32 {
 
 /// The bits of a bfloat16.
 impl Number for u16 {
-    const WIDEST: usize = 4;
-
     #[inline(always)]
     fn load<L: Lanes>(from: &[u16; LANES]) -> L {
         L::load_bf16(from)
@@ -48,11 +41,17 @@ const STRIDE: usize = CHUNK + LANES;
 pub struct Keys<'a, N> {
     k: &'a [N],
     v: &'a [N],
+    /// Those that the block sees, counted from the chunk's start.
+    pub seen: Range<usize>,
     /// From one `d` to the next in `k`.
     pub stride: usize,
+    /// Keys that lie side by side, 64 at most, from multiples of so many on: what is worked on at a time.
+    pub panel: usize,
     size: usize,
     /// Per group: where its first key starts in `k` and in `v`.
     starts: [(usize, usize); CHUNK / LANES],
+    /// Where the keys start that are wanted after this chunk's values.
+    next: usize,
 }
 
 /// The keys of a chunk that a block sees, counted from the chunk's start.
@@ -61,52 +60,139 @@ fn seen(block: &Block, chunk: usize) -> Range<usize> {
     block.keys.start.max(first) - first..block.keys.end.min(first + CHUNK) - first
 }
 
+/// The most keys of a panel: as many as stay in the first-level cache, with their values.
+pub const PANEL: usize = 64;
+
+/// Of pages of so many slots: a power of two that divides it.
+pub fn panel_of(page: usize) -> usize {
+    PANEL.min(1 << page.trailing_zeros())
+}
+
 impl<'a, N> Keys<'a, N> {
     /// Where they lie. Pages must hold whole groups.
-    pub fn in_pages(step: &Attention<'a>, (k, v): (&'a [N], &'a [N]), block: &Block, chunk: usize) -> Self {
-        let (first, Range { start, end }) = (chunk * CHUNK, seen(block, chunk));
+    #[inline(always)]
+    pub fn in_pages(
+        step: &Attention<'a>,
+        (k, v): (&'a [N], &'a [N]),
+        block: &Block,
+        chunk: usize,
+        next: Option<(&Block, usize)>,
+    ) -> Self {
+        let (first, seen) = (chunk * CHUNK, seen(block, chunk));
         let (size, page) = (step.shape.size, step.shape.page);
         let mut starts = [(usize::MAX, usize::MAX); CHUNK / LANES];
-        let groups = start / LANES..end.div_ceil(LANES);
+        let groups = seen.start / LANES..seen.end.div_ceil(LANES);
         for (at, group) in starts[groups.clone()].iter_mut().zip(groups) {
             let position = first + group * LANES;
             let base = head_start(step, block, position);
             *at = (base + position % page, base + position % page * size);
         }
-        Keys { k, v, stride: page, size, starts }
+        let start_of = |(block, chunk): (&Block, usize)| head_start(step, block, block.keys.start.max(chunk * CHUNK));
+        Keys { k, v, seen, stride: page, panel: panel_of(page), size, starts, next: next.map_or(usize::MAX, start_of) }
     }
 
-    /// `k[d][16 keys ...]` of one group, `stride` apart.
+    /// `k[d][16 keys of each group ...]`, `stride` apart.
     #[inline(always)]
-    pub fn key_columns(&self, group: usize) -> &'a [N] {
-        &self.k[self.starts[group].0..][..(self.size - 1) * self.stride + LANES]
+    pub fn key_columns(&self, group: usize, count: usize) -> &'a [N] {
+        &self.k[self.starts[group].0..][..(self.size - 1) * self.stride + count * LANES]
     }
 
-    /// The longest run of keys from `from`, up to `to`, whose values lie one after the other: (end, values).
+    /// Where the run of keys from `from` ends, `to` at most, whose values lie one after the other.
     #[inline(always)]
-    pub fn values(&self, from: usize, to: usize) -> (usize, &'a [N]) {
+    pub fn end_of_run(&self, from: usize, to: usize) -> usize {
         let mut group = from / LANES;
-        let start = self.starts[group].1 + from % LANES * self.size;
         while (group + 1) * LANES < to && self.starts[group + 1].1 == self.starts[group].1 + LANES * self.size {
             group += 1;
         }
-        let end = to.min((group + 1) * LANES);
-        (end, &self.v[start..][..(end - from) * self.size])
+        to.min((group + 1) * LANES)
+    }
+
+    /// The values of a run, or of a part of it.
+    #[inline(always)]
+    pub fn values(&self, run: Range<usize>) -> &'a [N] {
+        let start = self.starts[run.start / LANES].1 + run.start % LANES * self.size;
+        &self.v[start..][..run.len() * self.size]
+    }
+
+    /// What to ask for while the keys of a panel are scored: as many of the keys after them, else of the first values.
+    #[inline(always)]
+    pub fn after_keys(&self, panel: &Range<usize>) -> Ahead {
+        match self.page_after(panel) {
+            Some(page) => self.share(self.k, page - page % (self.size * self.stride), panel),
+            None => self.share(self.v, self.page_of(self.seen.start), panel),
+        }
+    }
+
+    /// What to ask for while the values of a run are weighed: as many of the values after them, else of the next keys.
+    #[inline(always)]
+    pub fn after_values(&self, run: &Range<usize>) -> Ahead {
+        match self.page_after(run) {
+            Some(page) => self.share(self.v, page, run),
+            None => self.share(self.k, self.next, run),
+        }
+    }
+
+    /// Where the page of a key of the chunk starts.
+    #[inline(always)]
+    fn page_of(&self, key: usize) -> usize {
+        let start = self.starts[key / LANES].0;
+        start - start % (self.size * self.stride)
+    }
+
+    /// Where the page after that of these keys starts, if the block sees it.
+    #[inline(always)]
+    fn page_after(&self, keys: &Range<usize>) -> Option<usize> {
+        let next = keys.end.max((keys.start / self.stride + 1) * self.stride);
+        (next < self.seen.end).then(|| self.page_of(next))
+    }
+
+    /// The part of a page that these keys are of theirs.
+    #[inline(always)]
+    fn share(&self, pool: &[N], page: usize, keys: &Range<usize>) -> Ahead {
+        if page == usize::MAX {
+            return Ahead::NOTHING;
+        }
+        let slots = keys.start % self.stride..keys.start % self.stride + keys.len();
+        let at = |slot: usize| pool.as_ptr().wrapping_add(page + slot * self.size).cast();
+        Ahead { at: at(slots.start), end: at(slots.end) }
+    }
+}
+
+/// Memory to ask for, piece by piece.
+pub struct Ahead {
+    at: *const u8,
+    end: *const u8,
+}
+
+impl Ahead {
+    pub const NOTHING: Ahead = Ahead { at: std::ptr::null(), end: std::ptr::null() };
+
+    /// Starts to bring the next bytes near.
+    #[inline(always)]
+    pub fn ask(&mut self, bytes: usize) {
+        if self.at < self.end {
+            (0..bytes).step_by(64).for_each(|line| prefetch_line(self.at.wrapping_add(line)));
+            self.at = self.at.wrapping_add(bytes);
+        }
     }
 }
 
 impl<'a> Keys<'a, f32> {
+    /// Of the scratch.
+    pub fn gathered_length(size: usize) -> usize {
+        size * (STRIDE + CHUNK)
+    }
+
     /// The same layout as one page of 512 slots, in `scratch`. Keys that nobody sees are zero or left from before.
     #[inline(always)]
-    pub fn gathered<L: Lanes>(step: &Attention<'_>, block: &Block, chunk: usize, scratch: &'a mut Vec<f32>) -> Self {
-        let (first, Range { start, end }) = (chunk * CHUNK, seen(block, chunk));
+    pub fn gathered<L: Lanes>(step: &Attention<'_>, block: &Block, chunk: usize, scratch: &'a mut [f32]) -> Self {
+        let (first, seen) = (chunk * CHUNK, seen(block, chunk));
         let (size, page) = (step.shape.size, step.shape.page);
-        scratch.resize(size * (STRIDE + CHUNK), 0.0);
         let (k, v) = scratch.split_at_mut(size * STRIDE);
-        let mut j = start;
-        while j < end {
+        let mut j = seen.start;
+        while j < seen.end {
             let (base, offset) = (head_start(step, block, first + j), (first + j) % page);
-            let count = (end - j).min(page - offset);
+            let count = (seen.end - j).min(page - offset);
             for d in 0..size {
                 read::<L>(&step.k, base + d * page + offset, &mut k[d * STRIDE + j..][..count]);
             }
@@ -114,7 +200,7 @@ impl<'a> Keys<'a, f32> {
             j += count;
         }
         let starts = std::array::from_fn(|group| (group * LANES, group * LANES * size));
-        Keys { k, v, stride: STRIDE, size, starts }
+        Keys { k, v, seen, stride: STRIDE, panel: panel_of(CHUNK), size, starts, next: usize::MAX }
     }
 }
 
@@ -134,26 +220,6 @@ fn read<L: Lanes>(pool: &Pool<'_>, start: usize, out: &mut [f32]) {
         }
         pool => pool.read(start, out),
     }
-}
-
-/// Asks for the page with the first keys that a block sees.
-pub fn prefetch_keys(step: &Attention<'_>, block: &Block) {
-    let first = block.keys.start;
-    if block.keys.is_empty() || !step.shape.page.is_multiple_of(LANES) {
-        return;
-    }
-    let (size, page) = (step.shape.size, step.shape.page);
-    let (start, used) = (head_start(step, block, first), page.min(block.keys.end - first / page * page));
-    match step.k {
-        Pool::F32(k) => prefetch_columns(&k[start..][..size * page], page, used),
-        Pool::Bf16(k) => prefetch_columns(&k[start..][..size * page], page, used),
-        Pool::Fp8(k, _) => prefetch_columns(&k[start..][..size * page], page, used),
-    }
-}
-
-/// The first `used` numbers of each row of a page.
-fn prefetch_columns<N>(k: &[N], page: usize, used: usize) {
-    k.chunks_exact(page).for_each(|row| prefetch(&row[..used]));
 }
 
 /// Where a position's page starts for the block's key head, in `k` and `v` alike.

@@ -1,5 +1,7 @@
 //! (maximum, sum, weighted values) of the keys seen so far, and how a chunk joins them.
 
+use std::ops::Range;
+
 use super::{Attention, Block};
 use crate::arch::{Kernel, LANES, Lanes};
 use crate::math;
@@ -51,32 +53,54 @@ impl Kernel for MergeKernel<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let MergeKernel { state, new } = self;
-        for pair in 0..state.m.len() {
-            if new.seen[pair] {
-                let o = &new.o[pair * new.width..][..new.width];
-                merge_pair::<L>(state, pair, new.m[pair], new.l[pair], Some(o));
+        for first in (0..state.m.len()).step_by(LANES) {
+            let pairs = first..state.m.len().min(first + LANES);
+            let (m, l) = (L::load_first(&new.m[pairs.clone()]), L::load_first(&new.l[pairs.clone()]));
+            let joint = Joint::of(state, pairs.clone(), m, l);
+            for pair in pairs {
+                if new.seen[pair] {
+                    let o = &new.o[pair * new.width..][..new.width];
+                    joint.put::<L>(state, pair, Some(o));
+                }
             }
         }
     }
 }
 
-/// m' = max(m, mc), a = exp2(m - m'), b = exp2(mc - m'), l = fma(l, a, lc * b), O = fma(O, a, Oc * b); None is O = 0.
-#[inline(always)]
-fn merge_pair<L: Lanes>(state: &mut Partial, pair: usize, m: f32, l: f32, o: Option<&[f32]>) {
-    let old = state.m[pair];
-    let merged = if old > m { old } else { m };
-    let mut powers = [0.0; LANES];
-    powers[0] = old - safe(merged);
-    powers[1] = m - safe(merged);
-    let powers = math::exp2(L::load(&powers)).to_array();
-    let (a, b) = (powers[0], powers[1]);
-    state.m[pair] = merged;
-    state.l[pair] = state.l[pair].mul_add(a, l * b);
-    let into = &mut state.o[pair * state.width..][..state.width];
-    let (into, _) = into.as_chunks_mut::<LANES>();
-    for (i, x) in into.iter_mut().enumerate() {
-        let new = o.map_or(L::zero(), |o| load(o, i)).mul(L::splat(b));
-        L::load(x).fma(L::splat(a), new).store(x);
+/// What up to sixteen pairs become: m' = max(m, mc), a = exp2(m - m'), b = exp2(mc - m'), l' = fma(l, a, lc * b).
+struct Joint {
+    first: usize,
+    m: [f32; LANES],
+    l: [f32; LANES],
+    a: [f32; LANES],
+    b: [f32; LANES],
+}
+
+impl Joint {
+    #[inline(always)]
+    fn of<L: Lanes>(state: &Partial, pairs: Range<usize>, m: L, l: L) -> Self {
+        let first = pairs.start;
+        let (old, sum) = (L::load_first(&state.m[pairs.clone()]), L::load_first(&state.l[pairs]));
+        let merged = old.max(m);
+        let nothing = merged.equals(L::splat(f32::NEG_INFINITY));
+        let subtracted = L::select(nothing, L::zero(), merged);
+        let a = math::exp2_below_zero(old.sub(subtracted));
+        let b = math::exp2_below_zero(m.sub(subtracted));
+        let l = sum.fma(a, l.mul(b));
+        Joint { first, m: merged.to_array(), l: l.to_array(), a: a.to_array(), b: b.to_array() }
+    }
+
+    /// Of one of them, and O = fma(O, a, Oc * b); None is O = 0.
+    #[inline(always)]
+    fn put<L: Lanes>(&self, state: &mut Partial, pair: usize, o: Option<&[f32]>) {
+        let i = pair - self.first;
+        (state.m[pair], state.l[pair]) = (self.m[i], self.l[i]);
+        let (a, b) = (L::splat(self.a[i]), L::splat(self.b[i]));
+        let (into, _) = state.o[pair * state.width..][..state.width].as_chunks_mut::<LANES>();
+        for (i, x) in into.iter_mut().enumerate() {
+            let new = o.map_or(L::zero(), |o| load(o, i)).mul(b);
+            L::load(x).fma(a, new).store(x);
+        }
     }
 }
 
@@ -109,7 +133,8 @@ impl Kernel for FinishKernel<'_, '_> {
             }
             if let Some(sinks) = step.rule.sinks {
                 let sink = sinks[block.kv_head * group + head];
-                merge_pair::<L>(state, pair, sink * std::f32::consts::LOG2_E, 1.0, None);
+                let (m, l) = (L::splat(sink * std::f32::consts::LOG2_E), L::splat(1.0));
+                Joint::of(state, pair..pair + 1, m, l).put::<L>(state, pair, None);
             }
             let total = L::splat(state.l[pair]);
             for (i, y) in out.chunks_mut(LANES).enumerate() {

@@ -5,6 +5,7 @@ use crate::arch::{Isa, Kernel, LANES};
 #[derive(Clone, Copy)]
 enum Function {
     Exp2,
+    Exp2BelowZero,
     Exp,
     Log2,
 }
@@ -18,6 +19,7 @@ impl Kernel for Apply {
         let x = L::load(&self.1);
         match self.0 {
             Function::Exp2 => exp2(x).to_array(),
+            Function::Exp2BelowZero => exp2_below_zero(x).to_array(),
             Function::Exp => exp(x).to_array(),
             Function::Log2 => log2(x).to_array(),
         }
@@ -43,6 +45,22 @@ fn every_instruction_set_gives_the_same_bits() {
             for isa in Isa::available() {
                 assert_eq!(isa.run(Apply(function, x)).map(f32::to_bits), expected, "{} {x:?}", isa.name());
             }
+        }
+    }
+}
+
+#[test]
+fn exp2_below_zero_gives_the_bits_of_exp2() {
+    let edges = (0..=1300).flat_map(|i| [-127.0 - i as f32 / 32.0, -i as f32 / 8.0]);
+    let edges: Vec<f32> = edges.chain([-0.0, f32::NEG_INFINITY, f32::MIN, -1e-45, f32::NAN, -f32::NAN]).collect();
+    let edges: Vec<[f32; LANES]> = edges.chunks(LANES).map(|x| std::array::from_fn(|i| x[i % x.len()])).collect();
+    for x in patterns().chain(edges) {
+        // A NaN keeps its bits; a number above 0 isn't asked for.
+        let x = x.map(|x| if x > 0.0 { -x } else { x });
+        for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
+            let [expected, found] =
+                [Function::Exp2, Function::Exp2BelowZero].map(|function| isa.run(Apply(function, x)));
+            assert_eq!(found.map(f32::to_bits), expected.map(f32::to_bits), "{} {x:?}", isa.name());
         }
     }
 }
