@@ -69,7 +69,7 @@ def measure(rank: int, ranks: int, port: int, width: int) -> None:
         ports = [open_store(ranks)] if rank == 0 else [None]
         told = [ports[0].port if rank == 0 else 0]
         dist.broadcast_object_list(told, 0)
-        group = PeerGroup(rank, ranks, ports[0] if rank == 0 else told[0], way)
+        group = PeerGroup(rank, ranks, ports[0] if rank == 0 else ("127.0.0.1", told[0]), way)
         group.allocate(max(ROWS) * width, 256)
         for rows in ROWS:
             parts = parts_of(ranks, rows, width)

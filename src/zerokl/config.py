@@ -123,6 +123,11 @@ class Config:
         minimum=1,
         maximum=64,
     )
+    distributed_executor_backend: str = option(
+        "mp",
+        "Who starts the ranks: this process (mp), or torchrun, on one machine or several (external_launcher).",
+        choices=["mp", "external_launcher"],
+    )
     device: str = option("cpu", "Where the model runs.", choices=["cpu", "cuda"])
     disable_cuda_graph: bool = option(False, "Run decode steps eagerly (GPU).")
     disable_prefill_cuda_graph: bool = option(False, "Run prefill steps eagerly (GPU).")

@@ -120,6 +120,7 @@ OTHER_VALUES = {
     "max_body_bytes": 2000,
     "max_logprobs": 1,
     "disable_playground": True,
+    "distributed_executor_backend": "external_launcher",
     "otlp_traces_endpoint": "http://127.0.0.1:9/v1/traces",
     "watchdog_timeout": 9.0,
     "tool_call_parser": "hermes",

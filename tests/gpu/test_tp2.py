@@ -82,7 +82,7 @@ def test_a_rank_that_is_killed_ends_the_group_with_one_error(folder: Path) -> No
     need(2)
     with ranks_of(folder, "even", 2, 2) as llm:
         told(llm)
-        [victim] = llm._parts.engine.runner.ranks.process_ids
+        [victim] = [one.pid for one in llm._parts.engine.runner.ranks.members]
         threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
         began = time.monotonic()
         error: BaseException | None = None

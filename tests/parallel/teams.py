@@ -18,9 +18,9 @@ from zerokl import models
 from zerokl.config import Config
 from zerokl.models import Model, Team
 from zerokl.models.memory import windows_of
-from zerokl.parallel import SharedGroup
 from zerokl.parallel.channel import Message, encode_plan
-from zerokl.parallel.shared import PeerGone, all_pairs, shared_file
+from zerokl.parallel.host_group import PeerGone
+from zerokl.parallel.shared import SharedGroup, all_pairs, shared_file
 from zerokl.runner import CpuRunner
 from zerokl.runner.rank import compare
 from zerokl.types import (

@@ -43,6 +43,12 @@ def run(config: Config, dry_run: bool = False) -> int:
         shown_all = shown(config) | {"memory": memory_figures(config)}
         click.echo(orjson.dumps(shown_all, option=orjson.OPT_INDENT_2))
         return 0
+    if config.distributed_executor_backend == "external_launcher":
+        from zerokl.cli import rank
+
+        place = rank.place_here(config)
+        if place.rank:
+            return rank.follow(config, place)
     check_keys(config)
     check_extras(config)
     fronts = listening(config)

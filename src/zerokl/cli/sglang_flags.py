@@ -52,6 +52,7 @@ def refused(names: str, why: str) -> Row:
 KERNELS = "kernels are chosen by their bits, not by flags"
 GRAPHS = "captured steps change no bit; --disable-cuda-graph turns them off"
 ONE_RANK = "several devices share a model by --tp alone"
+BY_TORCHRUN = "several machines: by torchrun, docs/tensor-parallel.md"
 TEXT_ONLY = "text models only"
 NO_SPECULATION = "no speculative decoding yet; its answers would be the same"
 
@@ -142,8 +143,10 @@ TABLE = (
     mapped("--tp-size --tensor-parallel-size --tp", "tp"),
     only("--pp-size --pipeline-parallel-size --pp --ep-size --expert-parallel-size --ep", "1", ONE_RANK),
     only("--dp-size --data-parallel-size --dp --attn-dp-size --attention-data-parallel-size", "1", ONE_RANK),
-    only("--dcp-size --attn-cp-size --moe-dp-size --nnodes", "1", ONE_RANK),
-    only("--node-rank --base-gpu-id", "0", ONE_RANK),
+    only("--dcp-size --attn-cp-size --moe-dp-size", "1", ONE_RANK),
+    only("--nnodes", "1", BY_TORCHRUN),
+    only("--node-rank", "0", BY_TORCHRUN),
+    only("--base-gpu-id", "0", ONE_RANK),
     only("--disaggregation-mode", "null", "no split of prefill and decode"),
     idle("--disaggregation-*", "no split of prefill and decode"),
     idle("--dist-init-addr --nccl-init-addr --nccl-port --dist-timeout --enable-p2p-check --pre-warm-nccl", ONE_RANK),

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ from zerokl.engine.intake import Intake, Served
 from zerokl.engine.loop import Engine
 from zerokl.engine.process import EngineProcess
 from zerokl.engine.seeds import default_seed
-from zerokl.errors import CheckpointError
+from zerokl.errors import CheckpointError, ConfigError
 from zerokl.ops import AnyMatrix
 from zerokl.parallel import Ranks, group_of, launch, meeting_store
+from zerokl.parallel.host_group import PeerGone
+from zerokl.parallel.machines import lead, place_of
 from zerokl.quant import numbers_of
-from zerokl.runner.rank import LeadingRunner, threads_of_rank
+from zerokl.runner.rank import LeadingRunner, check_same_weights, threads_of_rank
 from zerokl.runner.sizes import figures, tokens_per_step
 from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start
 from zerokl.scheduler import Limits, Scheduler
@@ -62,13 +65,24 @@ def build(config: Config, run_folder: str | Path | None = None, battery: bool = 
     check_supported(config)
     if config.tp == 1:
         return build_with(config, partial(tokenizer_of, config, run_folder, battery), None)
-    store = meeting_store(config.device, config.tp)
-    ranks = launch(config.tp, RANK_MODULE, store.port if store else 0)
+    ranks, store = gathered(config)
     try:
         return build_with(config, partial(tokenizer_of, config, run_folder, battery), ranks, store)
     except BaseException:
-        ranks.close()
+        ranks.close(in_order=False)
         raise
+
+
+def gathered(config: Config) -> tuple[Ranks, Any]:
+    """The other ranks, started here or by torchrun, and where those on GPUs meet first."""
+    if config.distributed_executor_backend == "mp":
+        store = meeting_store(config.device, config.tp)
+        return launch(config.tp, RANK_MODULE, store.port if store else 0), store
+    place = place_of(os.environ, config.tp)
+    if place.rank:
+        raise ConfigError(f"rank {place.rank} can't lead: under torchrun `zerokl serve` runs, which follows there")
+    store = meeting_store(config.device, config.tp, place.host)
+    return lead(place, store.port if store else 0), store
 
 
 def build_with(
@@ -80,13 +94,15 @@ def build_with(
     """`build`, the other ranks being on their way; `store` is where those on GPUs meet."""
     began = time.monotonic()
     if config.threads is not None or ranks:
-        _native.set_threads(threads_of_rank(config))
+        _native.set_threads(threads_of_rank(config, ranks.group.local_size if ranks else 1))
     path = hub.resolve(config.model, config.revision)
     if ranks:
         ranks.setup(dataclasses.asdict(dataclasses.replace(config, model=str(path))))
     checkpoint = checkpoints.open(
         path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
     )
+    if ranks and not ranks.group.shares_files:
+        compare_weights(ranks, checkpoint.digest)
     team = models.Team(num_leaves(config), group_of(config.device, ranks.group, store) if ranks else None)
     with models.loading(checkpoint, config, team) as loaded:
         tokenizer = make_tokenizer(checkpoint)
@@ -116,6 +132,14 @@ def build_with(
     hello = hello_of(config, checkpoint, model, served, tokenizer, started)
     _native.trim_memory()
     return Built(Engine(Scheduler(limits, cache, runner.lag), runner), served, tokenizer, hello)
+
+
+def compare_weights(ranks: Ranks, digest: str) -> None:
+    try:
+        check_same_weights(ranks.group, digest)
+    except PeerGone:
+        ranks.ready()  # raises for the rank that is to blame
+        raise
 
 
 def tokenizer_of(

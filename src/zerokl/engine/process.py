@@ -99,7 +99,10 @@ class EngineProcess:
         self._outbox.put(None)
         self._text_thread.join()
         self._server.close()
-        return 0 if self._failure is None else 1
+        if self._failure is not None:
+            return 1
+        self.engine.close()
+        return 0
 
     def _turn(self) -> None:
         """What came in, then one step, then what is due."""

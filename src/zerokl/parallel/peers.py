@@ -1,4 +1,4 @@
-"""Ranks on the GPUs of one machine: the group of `--device cuda --tp N`.
+"""Ranks on GPUs: the group of `--device cuda --tp N`.
 
     memory of a rank, which all can read    | half 0 of the slot | half 1 | ids that rank 0 drew | flags |
     a round                                 write your half ─▶ `ops/triton/exchange.py`: meet, read all
@@ -8,7 +8,8 @@ the round in between, which it does after it has read. A graph of launches has f
 half 0, behind a meeting (`begin`).
 
 `peer`: the exchange is one kernel over NVLink, which reads what the others wrote. `gather`: where GPUs can't read each
-other's memory, NCCL's all-gather brings the parts and the same kernel adds them. Which of the two moves no bit.
+other's memory, as on several machines, NCCL's all-gather brings the parts and the same kernel adds them. Which of the
+two moves no bit.
 """
 
 from __future__ import annotations
@@ -28,32 +29,44 @@ ALIGNED = 32
 """Numbers of four bytes that parts of the memory begin at multiples of."""
 
 
-def open_store(size: int) -> Any:
-    """Rank 0's side of the ranks' first meeting; its `port` is what the others need."""
-    return torch.distributed.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+def open_store(size: int, host: str = "127.0.0.1") -> Any:
+    """Rank 0's side of the ranks' first meeting; `host` and its `port` are what the others need."""
+    return torch.distributed.TCPStore(host, 0, size, is_master=True, wait_for_workers=False)
 
 
 class PeerGroup:
     """The ranks of one model on GPUs. Every rank makes the same calls in the same order, on one stream."""
 
-    def __init__(self, rank: int, size: int, store: Any, way: str = "") -> None:
-        """`store`: rank 0's, or its port. Takes GPU number `rank`. Raises ConfigError."""
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Any,
+        way: str = "",
+        local_rank: int | None = None,
+        local_size: int | None = None,
+    ) -> None:
+        """`store`: rank 0's, or its address. Takes GPU number `local_rank` of this machine, where `local_size` ranks
+        are; default: all. Raises ConfigError."""
+        local_rank, local_size = rank if local_rank is None else local_rank, local_size or size
         if size > MAX_RANKS:
             raise ConfigError(f"--tp {size}: on GPUs up to {MAX_RANKS}")
-        if size > torch.cuda.device_count():
-            raise ConfigError(f"--tp {size}: torch finds {torch.cuda.device_count()} GPUs here")
+        if local_size > torch.cuda.device_count():
+            raise ConfigError(
+                f"--tp {size}: {local_size} ranks on this machine, and torch finds {torch.cuda.device_count()} GPUs"
+            )
         self.rank, self.size = rank, size
-        self.gpu = self.device = f"cuda:{rank}"
-        torch.cuda.set_device(rank)
+        self.gpu = self.device = f"cuda:{local_rank}"
+        torch.cuda.set_device(local_rank)
         self._store = store
-        if isinstance(store, int):
-            self._store = torch.distributed.TCPStore("127.0.0.1", store, size, is_master=False)
+        if isinstance(store, tuple):
+            self._store = torch.distributed.TCPStore(*store, size, is_master=False)
         self._name = f"zerokl-{self._store.port}"
-        self.way = way or ("peer" if all_can_read_each_other(size) else "gather")
+        self.way = way or ("peer" if local_size == size and all_can_read_each_other(size) else "gather")
         self.is_broken = False
         self._failed = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._one = torch.ones(1, dtype=torch.int32).pin_memory()
-        self._beside = torch.cuda.Stream(rank)
+        self._beside = torch.cuda.Stream(local_rank)
         """`abort` must not wait for the kernels that wait for a peer, as making these would."""
         self._half = 0
 
@@ -162,7 +175,7 @@ class PeerGroup:
     def abort(self) -> None:
         """A peer is gone: whoever waits for it, now or later, goes on, with numbers that nobody may use."""
         self.is_broken = True
-        with torch.cuda.device(self.rank), torch.cuda.stream(self._beside):
+        with torch.cuda.device(self.device), torch.cuda.stream(self._beside):
             self._failed.copy_(self._one, non_blocking=True)
             self._beside.synchronize()
         if self.way == "gather" and torch.distributed.is_initialized():

@@ -6,8 +6,6 @@
 Rounds use the halves in turn. A rank writes to a half again two rounds later, and then every peer has sent the byte of
 the round in between, which it does after it has read; so one exchange of bytes per round is enough. Bytes go through
 sockets: waiting costs nothing, however few cores there are, and the end of a peer is seen at once, in any state.
-
-Parts larger than a slot take several rounds. What is added to what depends on the ranks' numbers alone.
 """
 
 from __future__ import annotations
@@ -17,22 +15,11 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zerokl import _native
-from zerokl.errors import EngineError
-
-F32 = NDArray[np.float32]
-
-SLOT_FLOATS = 1 << 20
-"""Of one rank: 4 MB, so the sum of 512 rows of 2,048 in one round. Free."""
-
-
-class PeerGone(EngineError):
-    """Another rank has ended; why is its own to say."""
+from zerokl.parallel.host_group import F32, SLOT_FLOATS, HostGroup, gone
 
 
 def shared_file(ranks: int, slot_floats: int = SLOT_FLOATS) -> int:
@@ -55,56 +42,24 @@ def all_pairs(ranks: int) -> list[dict[int, socket.socket]]:
     return ends
 
 
-class SharedGroup:
-    """An `ops.Group`. Not safe for several threads: all ranks must make the same calls in the same order."""
+class SharedGroup(HostGroup):
+    """Ranks that are processes of one machine."""
+
+    shares_files = True
 
     def __init__(
         self, rank: int, descriptor: int, peers: Mapping[int, socket.socket], slot_floats: int = SLOT_FLOATS
     ) -> None:
         """`descriptor`: as `shared_file` gives it; it is not closed here."""
-        self.rank, self.size = rank, len(peers) + 1
+        self.rank = self.local_rank = rank
+        self.size = self.local_size = len(peers) + 1
+        self.slot_floats = slot_floats
         self._peers = dict(sorted(peers.items()))
         memory = mmap.mmap(descriptor, 2 * self.size * slot_floats * 4)
         self._slots = np.frombuffer(memory, np.float32).reshape(2, self.size, slot_floats)
         self._round = 0
 
-    def fold(self, part: F32 | None, shape: tuple[int, int], count: int, bias: F32 | None, residual: F32 | None) -> F32:
-        """As `ops.Group` says. Raises PeerGone."""
-        rows, width = shape
-        out = np.empty(shape, np.float32)
-        for first, last in self._rows_per_round(rows, width):
-            size = (last - first) * width
-            own = None if part is None else part[first:last]
-            slots = self._meet(own)
-            parts = [slots[rank, :size].reshape(-1, width) for rank in range(count)]
-            _native.fold(parts, bias, None if residual is None else residual[first:last], out[first:last])
-        return out
-
-    def gather(self, part: F32, shapes: Sequence[tuple[int, int]]) -> list[F32]:
-        """As `ops.Group` says. Raises PeerGone."""
-        parts = [np.empty(shape, np.float32) for shape in shapes]
-        flat, own = [one.reshape(-1) for one in parts], part.reshape(-1)
-        slot = self._slots.shape[2]
-        for first in range(0, max(one.size for one in flat), slot):
-            slots = self._meet(own[first : first + slot])
-            for rank, one in enumerate(flat):
-                piece = one[first : first + slot]
-                piece[:] = slots[rank, : piece.size]
-        return parts
-
-    def agree(self, what: bytes) -> bool:
-        """Whether every rank says the same 32 bytes."""
-        words = np.frombuffer(what, np.uint16).astype(np.float32)[None]
-        return all(np.array_equal(one, words) for one in self.gather(words, [words.shape] * self.size))
-
-    def _rows_per_round(self, rows: int, width: int) -> Iterator[tuple[int, int]]:
-        at_a_time = self._slots.shape[2] // max(1, width)
-        if not at_a_time:
-            raise EngineError(f"a row of {width} is longer than a rank's slot of shared memory")
-        return ((first, min(first + at_a_time, rows)) for first in range(0, rows, at_a_time))
-
     def _meet(self, part: F32 | None) -> F32:
-        """Shows a part to every rank, and gives everybody's slots, which stay until the round after the next."""
         slots: F32 = self._slots[self._round % 2]
         self._round += 1
         if part is not None:
@@ -126,7 +81,3 @@ class SharedGroup:
     def close(self) -> None:
         for connection in self._peers.values():
             connection.close()
-
-
-def gone(rank: int, size: int) -> PeerGone:
-    return PeerGone(f"rank {rank} of {size} is gone")

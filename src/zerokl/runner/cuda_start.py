@@ -62,7 +62,7 @@ def check(config: Config) -> None:
     """Raise ConfigError for what this GPU can't do, before anything is loaded."""
     if not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch finds no GPU here")
-    if config.tp > torch.cuda.device_count():
+    if config.distributed_executor_backend == "mp" and config.tp > torch.cuda.device_count():
         raise ConfigError(f"--tp {config.tp}: torch finds {torch.cuda.device_count()} GPUs here")
     if num_leaves(config) > MAX_LEAVES * config.tp:
         raise ConfigError(f"--tp-leaves {num_leaves(config)}: a GPU sums up to {MAX_LEAVES} leaves")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -18,12 +18,13 @@ import msgspec
 
 from zerokl import _native, checkpoints, models
 from zerokl.config import Config, num_leaves
-from zerokl.errors import EngineError, ZeroklError
+from zerokl.errors import ConfigError, EngineError, ZeroklError
 from zerokl.models import Team
-from zerokl.parallel import Ranks, SharedGroup, group_of
+from zerokl.parallel import HostGroup, Ranks, group_of
 from zerokl.parallel.channel import Channel, Message, digest
-from zerokl.parallel.launch import PEER_GONE
-from zerokl.parallel.shared import PeerGone
+from zerokl.parallel.host_group import PeerGone
+from zerokl.parallel.launch import Address
+from zerokl.parallel.ranks import PEER_GONE
 from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.memory import resident_memory
 from zerokl.runner.sizes import pool_bytes, tokens_per_step
@@ -81,15 +82,23 @@ class SharedStep:
         return found
 
 
-def compare(group: SharedGroup, plan: StepPlan) -> None:
+def compare(group: HostGroup, plan: StepPlan) -> None:
     """Raise EngineError, on every rank, unless all have the same plan."""
     if not group.agree(digest(plan)):
         raise EngineError(f"ranks have different plans for step {plan.step}")
 
 
-def serve_rank(group: SharedGroup, channel: Channel, port: int) -> int:
-    """A rank's life: load, say so, follow plans until rank 0 is gone. Its exit status.
+def serve_rank(
+    group: HostGroup,
+    channel: Channel,
+    store: Address,
+    model: str = "",
+    status: Callable[[bool], int] = lambda is_peer_gone: PEER_GONE if is_peer_gone else 0,
+) -> int:
+    """A rank's life: load, say so, follow plans until rank 0 is gone.
 
+    `store`: where ranks on GPUs meet first; `model`: where it lies on this machine, if that is another than rank 0's;
+    `status`: what to end with when a peer is gone, or when rank 0 has closed the channel.
     Raises EngineError and what else a step may raise: then this rank is to end, and so the whole group does.
     """
     began = time.monotonic()
@@ -97,14 +106,17 @@ def serve_rank(group: SharedGroup, channel: Channel, port: int) -> int:
     if setup is None:
         return 0
     config = msgspec.convert(setup, Config)
-    source: Channel | Mailbox = channel if config.device == "cpu" else Mailbox(channel)
+    config = replace(config, model=model or config.model)
+    source: Channel | Mailbox = channel if config.device == "cpu" else Mailbox(channel, lambda: status(False))
     try:
-        runner = rank_runner(config, group, source, port)
+        runner = rank_runner(config, group, source, store)
+    except PeerGone:
+        return status(True)
     except ZeroklError as error:
         channel.answer(error=str(error))
         return 1
     if runner is None:
-        return 0
+        return status(False)
     channel.answer(**facts_of(runner, began))
     try:
         while (plan := source.receive().plan) is not None:
@@ -112,8 +124,8 @@ def serve_rank(group: SharedGroup, channel: Channel, port: int) -> int:
                 compare(group, plan)
             runner.follow(plan)
     except PeerGone:
-        return PEER_GONE
-    return 0
+        return status(True)
+    return status(False)
 
 
 class Mailbox:
@@ -122,13 +134,14 @@ class Mailbox:
     Then it ends at once, whatever its GPU is doing: nothing of it is worth keeping.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, status: Callable[[], int]) -> None:
+        """`status`: what to end with."""
         self._messages: SimpleQueue[Message] = SimpleQueue()
 
         def read() -> None:
             while (message := channel.receive()) != Message():
                 self._messages.put(message)
-            os._exit(PEER_GONE)
+            os._exit(status() or PEER_GONE)
 
         threading.Thread(target=read, name="plans", daemon=True).start()
 
@@ -136,13 +149,15 @@ class Mailbox:
         return self._messages.get()
 
 
-def rank_runner(config: Config, group: SharedGroup, channel: Channel | Mailbox, port: int) -> Any:
+def rank_runner(config: Config, group: HostGroup, channel: Channel | Mailbox, store: Address) -> Any:
     """This rank's part of the model, and pools of the sizes that rank 0 found; None if rank 0 is gone."""
-    _native.set_threads(threads_of_rank(config))
+    _native.set_threads(threads_of_rank(config, group.local_size))
     checkpoint = checkpoints.open(
         config.model, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
     )
-    own = group_of(config.device, group, port)
+    if not group.shares_files:
+        check_same_weights(group, checkpoint.digest)
+    own = group_of(config.device, group, store)
     model = models.load(checkpoint, config, Team(num_leaves(config), own))
     given = channel.receive().setup
     if given is None:
@@ -162,9 +177,15 @@ def rank_runner(config: Config, group: SharedGroup, channel: Channel | Mailbox, 
     )
 
 
-def threads_of_rank(config: Config) -> int:
-    """An even share of the threads that the whole server may use."""
-    return max(1, (config.threads or _native.threads()) // config.tp)
+def check_same_weights(group: HostGroup, digest: str) -> None:
+    """Raise ConfigError, on every rank, unless all have read the same files. Raises PeerGone."""
+    if not group.agree(bytes.fromhex(digest)):
+        raise ConfigError(f"rank {group.rank} of {group.size}: ranks have different weights (here: {digest[:16]}...)")
+
+
+def threads_of_rank(config: Config, local_ranks: int) -> int:
+    """An even share of the threads that the server may use on this machine."""
+    return max(1, (config.threads or _native.threads()) // local_ranks)
 
 
 def compares_plans(config: Config) -> bool:
