@@ -1,6 +1,6 @@
 """Instructions that the hot kernels execute, counted by callgrind: figures that don't depend on what else runs.
 
-    .venv/bin/python benchmarks/kernels/instructions.py [--json result.json]
+    .venv/bin/python benchmarks/kernels/instructions.py [--only attention sample] [--json result.json]
 
 A process under `valgrind --tool=callgrind` runs one operation some times; another runs it not at all; the difference is
 the operation's. Valgrind has no AVX-512, so the bodies are those of AVX2; one thread.
@@ -17,16 +17,19 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 CALLS = 40
 LINEAR = [(rows, 960, 576) for rows in (1, 4, 8, 16, 48)]
-ATTENTION = [(1, 512), (48, 512)]
+ATTENTION = [(1, 512, "float32"), (1, 512, "bfloat16"), (48, 512, "float32")]
+OTHERS = ["sample 1 49152", "score 1 49152", "rms_norm 1 576", "rms_norm 16 576"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[""], help="operations whose name starts so")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--inside", nargs=2, help="an operation and how often to run it: what runs under callgrind")
     options = parser.parse_args()
@@ -34,18 +37,19 @@ def main() -> None:
         run(options.inside[0], int(options.inside[1]))
         return
     names = [f"linear {rows} {outputs} {depth}" for rows, outputs, depth in LINEAR]
-    names += [f"attention {rows} {keys}" for rows, keys in ATTENTION] + ["sample 1 49152", "rms_norm 1 576"]
+    names += [f"attention {rows} {keys} {dtype}" for rows, keys, dtype in ATTENTION] + OTHERS
     found = {}
-    for name in names:
+    for name in (name for name in names if name.startswith(tuple(options.only))):
         found[name] = (count(name, CALLS) - count(name, 0)) / CALLS
-        print(f"{name:24} {found[name]:14,.0f} instructions, {found[name] / work_of(name):.4f} per product or number")
+        each = found[name] / work_of(name)
+        print(f"{name:24} {found[name]:14,.0f} instructions, {each:.4f} per product or number", flush=True)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def work_of(name: str) -> float:
     kind, *numbers = name.split()
-    sizes = [int(number) for number in numbers]
+    sizes = [int(number) for number in numbers if number.isdigit()]
     if kind == "attention":
         rows, keys = sizes
         return 2.0 * 9 * 64 * sum(keys - row for row in range(rows))
@@ -63,35 +67,44 @@ def count(name: str, calls: int) -> int:
 
 
 def run(name: str, calls: int) -> None:
-    from zerokl import _native, ops
-    from zerokl.types import SamplingParams
+    from zerokl import _native
 
     _native.set_threads(1)
-    kind, *numbers = name.split()
-    first, *rest = (int(number) for number in numbers)
-    work: Callable[[], object]
-    if kind == "linear":
-        outputs, depth = rest
-        weight, x = ops.pack(np.ones((outputs, depth), np.float32), "bfloat16"), np.ones((first, depth), np.float32)
-        work = partial(ops.linear, x, weight)
-    elif kind == "attention":
-        keys = rest[0]
-        pages = keys // 64
-        k, v = np.ones((pages, 3, 64, 64), np.float32), np.ones((pages, 3, 64, 64), np.float32)
-        positions = np.arange(keys - first, keys, dtype=np.int32)
-        order = np.arange(pages, dtype=np.int32)[None]
-        ragged = ops.Ragged(positions, positions, np.array([0, first], np.int32), order, 64)
-        q = np.ones((first, 9, 64), np.float32)
-        work = partial(ops.attention, q, ops.LayerKV(k, v, ragged), 0.125)
-    elif kind == "sample":
-        logits = np.linspace(0, 1, rest[0], dtype=np.float32)[None]
-        draw = ops.Draw(SamplingParams(temperature=0.0), 1)
-        work = partial(ops.sample, logits, [draw])
-    else:
-        x, vector = np.ones((first, rest[0]), np.float32), np.ones(rest[0], np.float32)
-        work = partial(ops.rms_norm, x, vector, 1e-5)
+    work = prepared(*name.split())
     for _ in range(calls):
         work()
+
+
+def prepared(kind: str, *sizes: str) -> Callable[[], object]:
+    """One call of an operation."""
+    from zerokl import ops
+    from zerokl.types import LogprobSpec, SamplingParams
+
+    rows, width = int(sizes[0]), int(sizes[1])
+    if kind == "linear":
+        depth = int(sizes[2])
+        weight, x = ops.pack(np.ones((width, depth), np.float32), "bfloat16"), np.ones((rows, depth), np.float32)
+        return partial(ops.linear, x, weight)
+    if kind == "attention":
+        return attention(rows, width, sizes[2])
+    numbers = np.linspace(0, 1, rows * width, dtype=np.float32).reshape(rows, width)
+    if kind == "sample":
+        return partial(ops.sample, numbers, [ops.Draw(SamplingParams(temperature=0.0), 1)] * rows)
+    if kind == "score":
+        return partial(ops.score, numbers, np.zeros(rows, np.int32), LogprobSpec(5))
+    return partial(ops.rms_norm, numbers, np.ones(width, np.float32), 1e-5)
+
+
+def attention(rows: int, keys: int, dtype: str) -> Callable[[], object]:
+    from zerokl import ops
+
+    pages = keys // 64
+    kind: Any = np.float32 if dtype == "float32" else np.uint16  # the bits of bfloat16
+    k, v = np.ones((pages, 3, 64, 64), kind), np.ones((pages, 3, 64, 64), kind)
+    positions = np.arange(keys - rows, keys, dtype=np.int32)
+    order = np.arange(pages, dtype=np.int32)[None]
+    ragged = ops.Ragged(positions, positions, np.array([0, rows], np.int32), order, 64)
+    return partial(ops.attention, np.ones((rows, 9, 64), np.float32), ops.LayerKV(k, v, ragged), 0.125)
 
 
 if __name__ == "__main__":

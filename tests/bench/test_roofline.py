@@ -48,9 +48,10 @@ def test_points_count_bytes_and_operations():
     assert (wide.num_bytes, wide.flops) == (2 * 64 * 192, 2 * 100 * 64 * 192)
     assert wide.floor == pytest.approx(max(wide.num_bytes / 10e9, wide.flops / 100e9))
     assert ("head", "100 x 64 x 300") not in points, "nobody wants the logits of so many rows"
-    one = points["attention", "1 at 128"]
+    one, half = points["attention", "1 at 128, float32"], points["attention", "1 at 128, bfloat16"]
     assert (one.num_bytes, one.flops) == (8 * 128 * 2 * 16, 4 * 128 * 4 * 16)
-    assert points["attention", "512 at 512"].flops == 4 * (512 * 513 // 2) * 4 * 16
+    assert (half.num_bytes, half.flops) == (one.num_bytes // 2, one.flops)
+    assert points["attention", "512 at 512, float32"].flops == 4 * (512 * 513 // 2) * 4 * 16
     assert all(p.reached > 0 and p.seconds > 0 for p in points.values())
 
 

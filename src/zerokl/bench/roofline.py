@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 
 import numpy as np
 
 from zerokl import ops
 from zerokl.bench.ceilings import Ceilings, best
 from zerokl.ops.kv import F32
+from zerokl.runner.kv import NUMPY, lazy_array
 from zerokl.types import LogprobSpec
 
 PAST_THE_CACHES = 192 << 20
 PAGE = 64
 CONTEXTS = (1024, 8192)
+PROMPTS = (512, 2048)
 HEAD_ROWS = 64
 """Logits of more rows are never wanted at once in a decode."""
 REPEATS = 9
@@ -62,9 +64,10 @@ def measured(axes: Mapping[str, int], dtype: str, rows: Sequence[int], ceilings:
     for name, shape in layers.items():
         counts = [count for count in rows if name != "head" or count <= HEAD_ROWS]
         yield from linear_points(name, shape, dtype, counts, ceilings)
-    for context in CONTEXTS:
-        yield attention_point(1, context, (H, K, D), ceilings)
-    yield attention_point(512, 512, (H, K, D), ceilings)
+    for context, kind in product(CONTEXTS, ("float32", "bfloat16")):
+        yield attention_point(1, context, (H, K, D), kind, ceilings)
+    for length in PROMPTS:
+        yield attention_point(length, length, (H, K, D), "float32", ceilings)
     for count in (1, 16):
         yield score_point(count, V, ceilings)
 
@@ -89,14 +92,16 @@ def on_the_next(operation: Callable[[F32, ops.AnyMatrix], F32], x: F32, weights:
     return operation(x, next(weights))
 
 
-def attention_point(rows: int, context: int, heads: tuple[int, int, int], ceilings: Ceilings) -> Point:
-    """The last `rows` positions of one sequence."""
+def attention_point(rows: int, context: int, heads: tuple[int, int, int], dtype: str, ceilings: Ceilings) -> Point:
+    """The last `rows` positions of one sequence, keys and values where the engine would have them."""
     H, K, D = heads
-    pages = context // PAGE
+    pages, width = context // PAGE, np.dtype(NUMPY[dtype]).itemsize
+    num_bytes = 2 * width * context * K * D
+    copies = min(256, 2 + PAST_THE_CACHES // num_bytes)
     random = np.random.default_rng(0)
-    copies = min(256, 2 + PAST_THE_CACHES // (8 * context * K * D))
-    k = random.standard_normal((pages * copies, K, D, PAGE), np.float32)
-    v = random.standard_normal((pages * copies, K, PAGE, D), np.float32)
+    k, v = (lazy_array((pages * copies, K, *tail), NUMPY[dtype]) for tail in ((D, PAGE), (PAGE, D)))
+    for pool in (k, v):
+        pool[...] = 1 if width == 4 else 0x3F80  # the bits of a bfloat16
     q = random.standard_normal((rows, H, D), np.float32)
     positions = np.arange(context - rows, context, dtype=np.int32)
     tables = cycle(np.arange(pages * copies, dtype=np.int32).reshape(copies, 1, pages))
@@ -107,7 +112,7 @@ def attention_point(rows: int, context: int, heads: tuple[int, int, int], ceilin
         return ops.attention(q, kv, D**-0.5)
 
     seen = int(positions.sum()) + rows
-    return point("attention", f"{rows} at {context}", 8 * context * K * D, 4 * seen * H * D, call, ceilings)
+    return point("attention", f"{rows} at {context}, {dtype}", num_bytes, 4 * seen * H * D, call, ceilings)
 
 
 def score_point(rows: int, vocabulary: int, ceilings: Ceilings) -> Point:
