@@ -11,6 +11,9 @@ import torch
 from tests.checkpoints.tiny import make_tiny_llama
 from zerokl import LLM
 
+SHARED_GPUS = pytest.mark.xdist_group("several-gpus")
+"""One after the other (`--dist loadgroup`): kernels of two groups that wait for their peers on the same GPUs starve
+each other."""
 PROMPTS = [[5 + i % 270 for i in range(295)], list(range(9, 40)), [7] * 130]
 SHAPE: dict[str, Any] = {
     "hidden_size": 256,

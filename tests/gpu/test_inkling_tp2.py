@@ -15,14 +15,14 @@ import requests
 
 from tests.checkpoints.tiny import make_tiny_llama
 from tests.cli.test_dry_run import INKLING_SMALL
-from tests.gpu.ranks import need
+from tests.gpu.ranks import SHARED_GPUS, need
 from tests.http.real import LAUNCHED, real_server
 from tests.http.sglang_kl import MODEL, SINGLE_TURN, THRESHOLD, divergences, single_turn
 from zerokl.suites import register_cuda_ci
 
 register_cuda_ci(est_time=240, stage="extra-b", runner_config="1-gpu-small")
 
-pytestmark = [pytest.mark.device, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.device, pytest.mark.timeout(900), SHARED_GPUS]
 
 PROMPTS, NEW_TOKENS = 32, 1024
 FLAGS = ("--tp", "2", "--load-format", "dummy", "--quantization", "modelopt_fp4", "--max-total-tokens", "131072")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.ranks import HEADS, PROMPTS, bits_of, need, ranks_of, told
+from tests.gpu.ranks import HEADS, PROMPTS, SHARED_GPUS, bits_of, need, ranks_of, told
 from tests.models.families import servable_family
 from zerokl import LLM
 from zerokl.errors import EngineError
@@ -19,7 +19,7 @@ from zerokl.suites import register_cuda_ci
 
 register_cuda_ci(est_time=120, stage="extra-b", runner_config="1-gpu-small")
 
-pytestmark = [pytest.mark.device, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.device, pytest.mark.timeout(300), SHARED_GPUS]
 
 
 @pytest.fixture(scope="module")

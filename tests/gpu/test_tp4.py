@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.ranks import HEADS, bits_of, need
+from tests.gpu.ranks import HEADS, SHARED_GPUS, bits_of, need
 from zerokl.suites import register_cuda_ci
 
 register_cuda_ci(est_time=60, stage="extra-b", runner_config="1-gpu-small")
 
-pytestmark = [pytest.mark.device, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.device, pytest.mark.timeout(300), SHARED_GPUS]
 
 
 @pytest.mark.parametrize("name", HEADS)
