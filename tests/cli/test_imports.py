@@ -12,7 +12,18 @@ from tests.checkpoints.tiny import make_tiny_llama
 
 WEB = {"uvicorn", "fastapi", "starlette", "pydantic", "httpx", "huggingface_hub", "requests"}
 NEVER = {
-    "zerokl.cli.engine": {*WEB, "click", "rich", "jinja2", "asyncio", "llguidance", "torch"},
+    "zerokl.cli.engine": {
+        *WEB,
+        "importlib.metadata",
+        "zipfile",
+        "click",
+        "rich",
+        "jinja2",
+        "asyncio",
+        "llguidance",
+        "torch",
+    },
+    "zerokl.engine.build": {*WEB, "msgspec", "tokenizers", "zerokl.cache", "zerokl.runner", "zerokl.scheduler"},
     "zerokl.cli.frontend": {*WEB - {"uvicorn"}, "rich", "numpy", "llguidance", "torch"},
     "zerokl.cli.serve": {*WEB, "rich", "numpy", "tokenizers", "asyncio", "torch"},
 }

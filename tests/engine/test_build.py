@@ -13,10 +13,12 @@ from tests.checkpoints.tiny import make_tiny_llama
 from tests.engine.serving import Running, collected
 from zerokl import checkpoints, models
 from zerokl.config import Config
-from zerokl.engine.build import build, build_process, sampling_defaults, tokenizer_files
+from zerokl.engine.assembly import sampling_defaults, tokenizer_files
+from zerokl.engine.build import build, build_process
 from zerokl.errors import CheckpointError, ConfigError
 from zerokl.tokenizer import Tokenizer
 from zerokl.tokenizer.battery import BATTERY
+from zerokl.tokenizer.run_folder import write_run_folder
 from zerokl.wire.messages import Sampling
 
 
@@ -59,9 +61,9 @@ def test_with_a_run_folder_the_tokenizer_comes_from_there(tiny, tmp_path):
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}")
     files = tokenizer_files(config(tiny, chat_template=str(template)), checkpoint)
-    Tokenizer(files).save(tmp_path / "run")
+    write_run_folder(tmp_path / "run", files)
     built = build(config(tiny), tmp_path / "run")
-    assert built.tokenizer.files.chat_template == "{{ messages[0].content }}"
+    assert built.tokenizer.chat_template == "{{ messages[0].content }}"
     assert built.hello.fingerprint == build(config(tiny, chat_template=str(template))).hello.fingerprint
 
 

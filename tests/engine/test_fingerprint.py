@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +163,10 @@ def test_the_same_said_in_another_way_does_not_move_it(tiny):
 
 def test_each_resolved_option_has_its_evidence():
     assert {one.name for one in options() if one.metadata["bits"]} >= set(RESOLVED)
+
+
+def test_an_installed_version_is_what_python_says(monkeypatch, tmp_path):
+    said = importlib.metadata.version("llguidance")
+    assert fingerprint.installed_version("llguidance") == said
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))  # as where a package lies elsewhere
+    assert fingerprint.installed_version("llguidance") == said

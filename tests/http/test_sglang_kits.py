@@ -24,7 +24,7 @@ from tests.http.test_more_clients import program
 from tests.http.toy import EOS, TEMPLATE
 from zerokl import checkpoints
 from zerokl.suites import register_cpu_ci
-from zerokl.tokenizer import Tokenizer
+from zerokl.tokenizer.run_folder import write_run_folder
 
 register_cpu_ci(est_time=90, stage="base-b", runner_config="cpu-small")
 
@@ -105,7 +105,7 @@ def run_tool(url: str, *arguments: str | Path) -> str:
         archive.extractall(folder, [name for name in archive.namelist() if name.startswith(wanted)])
     files = checkpoints.open(requests.get(f"{url}/model_info", timeout=20).json()["tokenizer_path"]).tokenizer
     assert files
-    Tokenizer(files).save(folder)
+    write_run_folder(folder, files)
     script = Path(__file__).with_name("sglang_tools.py")
     command = [program("python"), script, folder, folder / "tokenizer.json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from zerokl.tokenizer import Tokenizer
+from zerokl.tokenizer.run_folder import write_run_folder
 from zerokl.types import SpecialTokens, TokenizerFiles
 
 BOS, EOS, END = 256, 257, 258
@@ -57,7 +57,7 @@ def toy_files(add_bos: bool = False) -> TokenizerFiles:
 
 
 def write_toy_folder(folder: Path, add_bos: bool = False) -> Path:
-    Tokenizer(toy_files(add_bos)).save(folder)
+    write_run_folder(folder, toy_files(add_bos))
     return folder
 
 

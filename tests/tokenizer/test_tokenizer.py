@@ -9,10 +9,11 @@ import pytest
 
 from tests.checkpoints.tiny import add_bos, make_tiny_llama
 from tests.tokenizer.texts import texts
-from tests.tokenizer.tokenizers import byte_level, metaspace, sentencepiece
+from tests.tokenizer.tokenizers import byte_level, byte_level_files, metaspace, sentencepiece
 from zerokl import checkpoints
 from zerokl.errors import CheckpointError, InvalidRequest
 from zerokl.tokenizer import Tokenizer
+from zerokl.tokenizer.run_folder import read_run_folder, write_run_folder
 from zerokl.types import SpecialTokens, TokenizerFiles
 
 
@@ -86,11 +87,10 @@ def test_lone_surrogate_is_the_callers_fault() -> None:
 
 
 def test_run_folder_gives_the_same_tokenizer(tmp_path: Path) -> None:
-    tokenizer = byte_level()
-    tokenizer.save(tmp_path / "run")
-    loaded = Tokenizer.load(tmp_path / "run")
-    assert loaded.files == tokenizer.files
-    assert loaded.digest == tokenizer.digest
+    files = byte_level_files()
+    write_run_folder(tmp_path / "run", files)
+    assert read_run_folder(tmp_path / "run") == files
+    assert Tokenizer.load(tmp_path / "run").digest == Tokenizer(files).digest
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "tokenizer.json",
         "chat_template.jinja",
@@ -100,7 +100,7 @@ def test_run_folder_gives_the_same_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "special_tokens.json"])
 def test_incomplete_or_broken_run_folder_is_one_error(tmp_path: Path, name: str) -> None:
-    byte_level().save(tmp_path)
+    write_run_folder(tmp_path, byte_level_files())
     (tmp_path / name).write_bytes(b"\xff{")
     with pytest.raises(CheckpointError, match="run folder"):
         Tokenizer.load(tmp_path)
@@ -110,7 +110,7 @@ def test_incomplete_or_broken_run_folder_is_one_error(tmp_path: Path, name: str)
 
 
 def test_digest_changes_with_anything_that_changes_a_prompt() -> None:
-    files = byte_level().files
+    files = byte_level_files()
     changed = [
         replace(files, chat_template=files.chat_template + " "),
         replace(files, tokenizer_json=files.tokenizer_json + " "),

@@ -14,12 +14,16 @@ WORDS = ("▁", "▁Hello", "▁the", "llo", "é", "你好", "▁你", "😀", "
 
 @cache
 def byte_level() -> Tokenizer:
+    return Tokenizer(byte_level_files())
+
+
+def byte_level_files() -> TokenizerFiles:
     vocabulary = toy_vocabulary()
     special = {token: len(vocabulary) + i for i, token in enumerate(SPECIAL_TOKENS)}
     size = len(vocabulary) + len(special)
     names = (("bos_token", "<|endoftext|>"), ("eos_token", "<|im_end|>"))
     ids = SpecialTokens(size + 2, special["<|endoftext|>"], (special["<|im_end|>"],), names=names)
-    return Tokenizer(TokenizerFiles(json.dumps(toy_tokenizer(vocabulary, special)), ids, CHAT_TEMPLATE))
+    return TokenizerFiles(json.dumps(toy_tokenizer(vocabulary, special)), ids, CHAT_TEMPLATE)
 
 
 @cache

@@ -55,7 +55,7 @@ class Vocabulary:
         if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
             fail(file.path, "tokenizer.ggml.tokens is missing or not a list of strings")
         self.tokens: list[str] = tokens
-        self.ids = {token: i for i, token in enumerate(tokens)}
+        self.ids = dict(zip(tokens, range(len(tokens)), strict=True))
         types = self.key("token_type")
         self.types: list[int] = [NORMAL] * len(tokens) if types is None else self.column("token_type", "iu").tolist()
 

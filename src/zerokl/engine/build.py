@@ -1,73 +1,68 @@
-"""From a config to an engine: the one place where checkpoint, tokenizer, model, runner, cache and scheduler meet."""
+"""From a config to an engine: weights are read while the rest is loaded and put together by `assembly.py`.
+
+    config ─▶ checkpoint ─▶ weights, on all cores ───────────────┐
+                    └─▶ tokenizer, the modules of the rest ──────┴─▶ Built
+
+So this module loads only what weights need: importing the rest takes 60 ms.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import json
-import logging
+import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerokl import _native, checkpoints, models
-from zerokl.cache import Cache
 from zerokl.checkpoints import hub
-from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
 from zerokl.config import Config, num_leaves
-from zerokl.engine.fingerprint import Evidence, fingerprint
-from zerokl.engine.intake import Intake, Served
-from zerokl.engine.loop import Engine
-from zerokl.engine.process import EngineProcess
-from zerokl.engine.seeds import default_seed
-from zerokl.errors import CheckpointError, ConfigError
-from zerokl.ops import AnyMatrix
-from zerokl.parallel import Ranks, group_of, launch, meeting_store
-from zerokl.parallel.host_group import PeerGone
-from zerokl.parallel.machines import lead, place_of
-from zerokl.quant import numbers_of
-from zerokl.runner.rank import LeadingRunner, check_same_weights, threads_of_rank
-from zerokl.runner.sizes import figures, tokens_per_step
-from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, check_device, start
-from zerokl.scheduler import Limits, Scheduler
-from zerokl.tokenizer import Tokenizer
-from zerokl.tokenizer.battery import write_battery
-from zerokl.tokenizer.run_folder import is_written, write_run_folder
-from zerokl.wire.messages import PROTOCOL, Hello, Sampling
+from zerokl.errors import ConfigError
+from zerokl.models.split import check_sizes
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from zerokl.engine.assembly import Built
+    from zerokl.engine.process import EngineProcess
+    from zerokl.parallel import Ranks
 
 RANK_MODULE = "zerokl.cli.rank"
-GENERATION_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""What a model's generation_config.json says about sampling."""
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """An engine that can run, and what is known about it."""
-
-    engine: Engine
-    served: Served
-    tokenizer: Tokenizer
-    hello: Hello
 
 
 def build(config: Config, run_folder: str | Path | None = None, battery: bool = False) -> Built:
-    """Load everything. Run folder and `battery`: see `tokenizer_of`.
+    """Load everything. Run folder and `battery`: see `assembly.tokenizer_of`.
 
     Raises ConfigError, CheckpointError or UnsupportedModel for what the caller can mend, EngineError for a machine
     whose arithmetic is not the contract's.
     """
-    check_supported(config)
+    with without_collections():
+        built = build_on_ranks(config, run_folder, battery)
+    _native.trim_memory()  # now that the checkpoint's vocabulary is gone
+    return built
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Nothing that is loaded is garbage, and looking for some among 100,000 tokens takes 40 ms."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def build_on_ranks(config: Config, run_folder: str | Path | None, battery: bool) -> Built:
+    check_device(config)
     if config.tp == 1:
-        return build_with(config, partial(tokenizer_of, config, run_folder, battery), None)
+        return build_with(config, run_folder, battery)
     ranks, store = gathered(config)
     try:
-        return build_with(config, partial(tokenizer_of, config, run_folder, battery), ranks, store)
+        return build_with(config, run_folder, battery, ranks, store)
     except BaseException:
         ranks.close(in_order=False)
         raise
@@ -75,93 +70,61 @@ def build(config: Config, run_folder: str | Path | None = None, battery: bool = 
 
 def gathered(config: Config) -> tuple[Ranks, Any]:
     """The other ranks, started here or by torchrun, and where those on GPUs meet first."""
+    from zerokl.parallel import launch, machines, meeting_store
+
     if config.distributed_executor_backend == "mp":
         store = meeting_store(config.device, config.tp)
         return launch(config.tp, RANK_MODULE, store.port if store else 0), store
-    place = place_of(os.environ, config.tp)
+    place = machines.place_of(os.environ, config.tp)
     if place.rank:
         raise ConfigError(f"rank {place.rank} can't lead: under torchrun `zerokl serve` runs, which follows there")
     store = meeting_store(config.device, config.tp, place.host)
-    return lead(place, store.port if store else 0), store
+    return machines.lead(place, store.port if store else 0), store
 
 
 def build_with(
-    config: Config,
-    make_tokenizer: Callable[[checkpoints.Checkpoint], Tokenizer],
-    ranks: Ranks | None,
-    store: Any = None,
+    config: Config, run_folder: str | Path | None, battery: bool, ranks: Ranks | None = None, store: Any = None
 ) -> Built:
     """`build`, the other ranks being on their way; `store` is where those on GPUs meet."""
     began = time.monotonic()
-    if config.threads is not None or ranks:
-        _native.set_threads(threads_of_rank(config, ranks.group.local_size if ranks else 1))
     path = hub.resolve(config.model, config.revision)
     if ranks:
-        ranks.setup(dataclasses.asdict(dataclasses.replace(config, model=str(path))))
+        tell(ranks, config, path)
+    elif config.threads is not None:
+        _native.set_threads(config.threads)
     checkpoint = checkpoints.open(
         path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
     )
-    if ranks and not ranks.group.shares_files:
-        compare_weights(ranks, checkpoint.digest)
-    team = models.Team(num_leaves(config), group_of(config.device, ranks.group, store) if ranks else None)
+    team = team_of(config, ranks, store, checkpoint) if ranks else models.Team(num_leaves(config))
     with models.loading(checkpoint, config, team) as loaded:
-        tokenizer = make_tokenizer(checkpoint)
+        from zerokl.engine import assembly
+
+        tokenizer = assembly.tokenizer_of(config, run_folder, battery, checkpoint)
         model = loaded()
-    started = start(model, config, ranks)
-    runner, pools = started.runner, started.pools
-    enabled = not config.disable_radix_cache
-    cache = Cache(
-        pools.num_pages, pools.page_size, enabled, windows=pools.windows, states=pools.states, host=pools.host
-    )
-    limits = Limits(
-        context_length=model.context_length,
-        max_running_requests=config.max_running_requests,
-        max_queued_requests=config.max_queued_requests,
-        chunked_prefill_size=tokens_per_step(config),
-    )
-    served = Served(
-        tokenizer=tokenizer,
-        vocab=model.vocab_size,
-        context=model.context_length,
-        eos_ids=frozenset(token for token in tokenizer.special.eos_ids if token < model.vocab_size),
-        default_seed=default_seed(config.random_seed),
-        defaults=sampling_defaults(config, checkpoint.generation_config),
-        media_ids=model.media_ids,
-    )
-    log.info("built in %.2f s: %s, %d cache pages", time.monotonic() - began, model.architecture, pools.num_pages)
-    hello = hello_of(config, checkpoint, model, served, tokenizer, started)
-    _native.trim_memory()
-    return Built(Engine(Scheduler(limits, cache, runner.lag), runner), served, tokenizer, hello)
+    return assembly.assembled(config, checkpoint, model, tokenizer, ranks, began)
 
 
-def compare_weights(ranks: Ranks, digest: str) -> None:
-    try:
-        check_same_weights(ranks.group, digest)
-    except PeerGone:
-        ranks.ready()  # raises for the rank that is to blame
-        raise
+def tell(ranks: Ranks, config: Config, path: Path) -> None:
+    """The other ranks what to read; each takes its share of the threads, as this one does."""
+    from zerokl.runner.rank import threads_of_rank
+
+    _native.set_threads(threads_of_rank(config, ranks.group.local_size))
+    ranks.setup(dataclasses.asdict(dataclasses.replace(config, model=str(path))))
 
 
-def tokenizer_of(
-    config: Config, run_folder: str | Path | None, battery: bool, checkpoint: checkpoints.Checkpoint
-) -> Tokenizer:
-    """The one that lies in the run folder; or, where there is none yet, the checkpoint's, put there for the frontends.
+def team_of(config: Config, ranks: Ranks, store: Any, checkpoint: checkpoints.Checkpoint) -> models.Team:
+    """All ranks, which read the same weights."""
+    from zerokl.parallel import group_of
+    from zerokl.parallel.host_group import PeerGone
+    from zerokl.runner.rank import check_same_weights
 
-    `battery`: with the chats that a Rust frontend must render alike.
-    """
-    if run_folder is None:
-        return Tokenizer(tokenizer_files(config, checkpoint))
-    folder = Path(run_folder)
-    if is_written(folder):
-        return Tokenizer.load(folder)
-    files = tokenizer_files(config, checkpoint)
-    if not battery:
-        write_run_folder(folder, files)  # they make their own while we make ours
-        return Tokenizer(files)
-    tokenizer = Tokenizer(files)
-    write_battery(folder, tokenizer)
-    write_run_folder(folder, files)
-    return tokenizer
+    if not ranks.group.shares_files:
+        try:
+            check_same_weights(ranks.group, checkpoint.digest)
+        except PeerGone:
+            ranks.ready()  # raises for the rank that is to blame
+            raise
+    return models.Team(num_leaves(config), group_of(config.device, ranks.group, store))
 
 
 def build_process(
@@ -169,6 +132,10 @@ def build_process(
 ) -> EngineProcess:
     """An engine behind a socket, ready to `run`."""
     built = build(config, run_folder, battery)
+    from zerokl.engine.intake import Intake
+    from zerokl.engine.process import EngineProcess
+    from zerokl.runner.rank import LeadingRunner
+
     gc.collect()
     gc.freeze()  # a full collection over what is loaded takes 50 ms, which every stream would feel
     process = EngineProcess(built.engine, Intake(built.served), built.hello, socket)
@@ -178,100 +145,18 @@ def build_process(
     return process
 
 
-def check_supported(config: Config) -> None:
-    """Options that the config knows but this engine doesn't have yet. Better no server than one that ignores them."""
-    check_device(config)
+def check_device(config: Config) -> None:
+    """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
+    check_sizes(config.tp, num_leaves(config))
+    if config.device == "cuda":
+        if config.enable_hierarchical_cache:
+            raise ConfigError("--enable-hierarchical-cache: --device cuda has no host tier yet")
+        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
+            raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
+        if config.logprobs_mode != "raw":
+            raise ConfigError("--logprobs-mode processed: --device cuda gives raw logprobs only, for now")
+        if config.kv_cache_dtype == "float32":
+            raise ConfigError("--kv-cache-dtype float32: --device cuda keeps bfloat16 or fp8_e4m3")
+        from zerokl.runner import cuda_start
 
-
-def sampling_defaults(config: Config, generation_config: Mapping[str, Any]) -> Sampling:
-    """What absent sampling values become. OpenAI's defaults are the neutral ones, so nothing is set."""
-    if config.sampling_defaults == "openai":
-        return Sampling()
-    given = {key: generation_config[key] for key in GENERATION_KEYS if generation_config.get(key) is not None}
-    for key, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CheckpointError(f"generation_config: {key} is {value!r}, not a number")
-    if "top_k" in given:
-        given["top_k"] = int(given["top_k"]) or -1  # Hugging Face writes "all" as 0
-    values: dict[str, Any] = {key: value if key == "top_k" else float(value) for key, value in given.items()}
-    return Sampling(**values)
-
-
-def hello_of(
-    config: Config,
-    checkpoint: checkpoints.Checkpoint,
-    model: models.Model,
-    served: Served,
-    tokenizer: Tokenizer,
-    started: Started,
-) -> Hello:
-    matrices = list(matrices_of(model.weights))
-    dtypes = tuple(sorted({name for matrix in matrices for name in numbers_of(matrix)}))
-    kept = sorted({name for matrix in matrices for name in matrix.dtype.split("+")})
-    evidence = evidence_of(config, checkpoint, tokenizer, dtypes, started.numerics, model.rotations)
-    evidence = dataclasses.replace(evidence, default_seed=served.default_seed)  # drawn once, if it was drawn
-    pools = started.pools
-    pool_tokens = pools.num_pages * pools.page_size
-    facts = {
-        "model_type": checkpoint.config.get("model_type"),
-        "architectures": checkpoint.config.get("architectures"),
-        "dtype": ",".join(kept),
-        "num_layers": model.num_layers,
-        "weight_bytes": sum(matrix.nbytes for matrix in matrices),
-        "kv_bytes": started.kv_bytes,
-        "prefix_interval": pools.prefix_interval,
-        **dataclasses.asdict(figures(model.memory, KEPT_FLOAT_BYTES[config.device])),
-        "device": config.device,
-        "chunked_prefill_size": tokens_per_step(config),
-        **started.facts,
-        "fingerprint_of": dataclasses.asdict(evidence),
-    }
-    return Hello(
-        protocol=PROTOCOL,
-        fingerprint=fingerprint(config, evidence),
-        vocab=served.vocab,
-        context=served.context,
-        eos_ids=sorted(served.eos_ids),
-        bos_id=tokenizer.special.bos_id,
-        max_running=config.max_running_requests,
-        max_queued=config.max_queued_requests,
-        pool_tokens=pool_tokens,
-        page_size=config.page_size,
-        default_seed=served.default_seed,
-        sampling_defaults=served.defaults,
-        facts=json.dumps(facts),
-    )
-
-
-def evidence_of(
-    config: Config,
-    checkpoint: checkpoints.Checkpoint,
-    tokenizer: Tokenizer,
-    weight_dtypes: tuple[str, ...],
-    numerics: Numerics,
-    rotations: str,
-) -> Evidence:
-    """What the fingerprint is made of, besides the options."""
-    defaults = sampling_defaults(config, checkpoint.generation_config)
-    return Evidence(
-        weights=checkpoint.digest,
-        weight_dtypes=weight_dtypes,
-        **dataclasses.asdict(numerics),
-        tokenizer=tokenizer.digest,
-        rotations=rotations,
-        default_seed=default_seed(config.random_seed),
-        sampling_defaults={key: value for key in GENERATION_KEYS if (value := getattr(defaults, key)) is not None},
-    )
-
-
-def matrices_of(parameters: object) -> Iterator[AnyMatrix]:
-    """Every packed matrix of a model, once."""
-    if isinstance(parameters, AnyMatrix):
-        yield parameters
-    elif isinstance(parameters, list | tuple):
-        for part in parameters:
-            yield from matrices_of(part)
-    elif hasattr(parameters, "__dict__"):
-        seen = {id(part): part for part in vars(parameters).values()}
-        for part in seen.values():
-            yield from matrices_of(part)
+        cuda_start.check(config)

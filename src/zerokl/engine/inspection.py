@@ -11,7 +11,8 @@ from zerokl import checkpoints, models
 from zerokl.checkpoints import hub
 from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
 from zerokl.config import Config
-from zerokl.engine.build import check_supported, evidence_of
+from zerokl.engine.assembly import evidence_of
+from zerokl.engine.build import check_device
 from zerokl.engine.fingerprint import fingerprint
 from zerokl.errors import CallerError
 from zerokl.models.memory import windows_of
@@ -56,7 +57,7 @@ def inspect(config: Config) -> Inspection:
     """Raises CheckpointError only if there is nothing at `config.model`; what is wrong with it is its `problem`."""
     found = Inspection(hub.resolve(config.model, config.revision))
     try:
-        check_supported(config)
+        check_device(config)
         checkpoint = checkpoints.open(
             found.path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
         )

@@ -6,16 +6,18 @@ import difflib
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from zerokl.config import Config, options
-from zerokl.engine.build import Built, build
-from zerokl.engine.intake import Intake
-from zerokl.engine.local import LocalEngine, named
+from zerokl.engine.build import build
 from zerokl.errors import ConfigError, InvalidRequest
 from zerokl.llm.output import Output, check_record, output_of
 from zerokl.llm.params import Params, params_of
 from zerokl.llm.progress import Bar
+
+if TYPE_CHECKING:
+    from zerokl.engine.assembly import Built
+    from zerokl.engine.local import LocalEngine
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -42,6 +44,9 @@ class LLM:
     def _start(self, config: Config, built: Built | None = None) -> None:
         self.config = config
         self._built: Built | None = built or build(config)
+        from zerokl.engine.intake import Intake
+        from zerokl.engine.local import LocalEngine  # with the rest of the engine: while the weights were read
+
         self._engine: LocalEngine | None = LocalEngine(self._built.engine, Intake(self._built.served))
 
     # ---- what it can do
@@ -115,7 +120,7 @@ class LLM:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._parts.tokenizer.files.chat_template)
+        return bool(self._parts.tokenizer.chat_template)
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -159,6 +164,8 @@ class LLM:
             try:
                 ids.append(self.ids_of(prompt))
             except InvalidRequest as error:
+                from zerokl.engine.local import named
+
                 raise named(error, place, len(prompts)) from None
         return ids
 

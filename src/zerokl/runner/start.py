@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zerokl import _native
-from zerokl.config import Config, num_leaves
-from zerokl.errors import ConfigError, ZeroklError
+from zerokl.config import Config
+from zerokl.errors import ZeroklError
 from zerokl.models import Model
 from zerokl.models.memory import CacheFormat
-from zerokl.models.split import check_sizes
 from zerokl.ops.attention import CHUNK
 from zerokl.parallel import Ranks
 from zerokl.runner.cpu import CpuRunner
@@ -115,20 +113,3 @@ def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
         numerics,
         facts,
     )
-
-
-def check_device(config: Config) -> None:
-    """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
-    check_sizes(config.tp, num_leaves(config))
-    if config.device == "cuda":
-        if config.enable_hierarchical_cache:
-            raise ConfigError("--enable-hierarchical-cache: --device cuda has no host tier yet")
-        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
-            raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
-        if config.logprobs_mode != "raw":
-            raise ConfigError("--logprobs-mode processed: --device cuda gives raw logprobs only, for now")
-        if config.kv_cache_dtype == "float32":
-            raise ConfigError("--kv-cache-dtype float32: --device cuda keeps bfloat16 or fp8_e4m3")
-        from zerokl.runner import cuda_start
-
-        cuda_start.check(config)

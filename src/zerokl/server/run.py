@@ -9,6 +9,7 @@ from types import FrameType
 
 import uvicorn
 
+from zerokl._native import trim_memory
 from zerokl.config import Config
 from zerokl.server.app import App
 from zerokl.server.clock import Clock
@@ -66,4 +67,6 @@ class Frontend(uvicorn.Server):
 
 def serve(config: Config, run_folder: Path, listener: socket.socket) -> None:
     """Answer on the listening socket until a signal ends it."""
-    Frontend(make_app(config, run_folder)).run(sockets=[listener])
+    frontend = Frontend(make_app(config, run_folder))
+    trim_memory()
+    frontend.run(sockets=[listener])

@@ -70,6 +70,6 @@ async def tokenizer_info(service: Service, exchange: Exchange) -> None:
             "eos_token": special.get("eos_token"),
             "pad_token": special.get("pad_token"),
             "model_max_length": service.engine.hello.context,
-            "chat_template": service.tokenizer.files.chat_template or None,
+            "chat_template": service.tokenizer.chat_template or None,
         }
     )

@@ -23,7 +23,7 @@ Conversation = dict[str, Any]
 
 def write_battery(folder: Path, tokenizer: Tokenizer) -> None:
     """Nothing for a model without a template."""
-    if tokenizer.files.chat_template:
+    if tokenizer.chat_template:
         (folder / BATTERY).write_bytes(orjson.dumps([rendered(tokenizer, one) for one in conversations()]))
 
 

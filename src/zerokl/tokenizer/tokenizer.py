@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import tokenizers
 
 from zerokl.errors import CheckpointError, InvalidRequest
-from zerokl.tokenizer.run_folder import read_run_folder, special_json, write_run_folder
+from zerokl.tokenizer.run_folder import read_run_folder, special_json
 from zerokl.tokenizer.spelling import spelling_of
 from zerokl.tokenizer.stream import REPLACEMENT, WINDOW_TOKENS, BytesContext, TextStream, WindowContext
 from zerokl.types import TokenizerFiles
@@ -25,8 +25,11 @@ class Tokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         """Raises CheckpointError if the `tokenizers` library refuses the file."""
-        self.files = files
         self.special = files.special
+        self.chat_template = files.chat_template
+        parts = (files.tokenizer_json, files.chat_template, special_json(files.special))
+        self.digest = hashlib.sha256(b"".join(hashlib.sha256(part.encode()).digest() for part in parts)).hexdigest()
+        """Hex sha256 of all that decides ids, text and prompts; part of the fingerprint."""
         self.vocab_size = files.special.vocab_size
         """Ids that the model knows; the tokenizer's own may be fewer."""
         self._library = _library(files.tokenizer_json)
@@ -41,10 +44,6 @@ class Tokenizer:
         """The tokenizer of a run folder."""
         return cls(read_run_folder(Path(folder)))
 
-    def save(self, folder: str | Path) -> None:
-        """Write a run folder's three files; `load` gives an equal tokenizer."""
-        write_run_folder(Path(folder), self.files)
-
     @property
     def spells_bytes(self) -> bool:
         """Whether each id stands for bytes of its own, wherever it stands."""
@@ -55,13 +54,7 @@ class Tokenizer:
         """Jinja is loaded by the first who asks: an engine never does."""
         from zerokl.tokenizer.chat import ChatTemplate
 
-        return ChatTemplate(self.files.chat_template, self.special)
-
-    @cached_property
-    def digest(self) -> str:
-        """Hex sha256 of all that decides ids, text and prompts; part of the fingerprint."""
-        parts = (self.files.tokenizer_json, self.files.chat_template, special_json(self.special))
-        return hashlib.sha256(b"".join(hashlib.sha256(part.encode()).digest() for part in parts)).hexdigest()
+        return ChatTemplate(self.chat_template, self.special)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. `add_special_tokens` for a plain text, not for a rendered chat, whose template writes BOS."""
