@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.models.memory import MemoryTensor, tiny_checkpoint, tiny_model
@@ -92,3 +94,15 @@ def test_an_untied_model_without_its_head_is_refused():
     del checkpoint.tensors["lm_head.weight"]
     with pytest.raises(CheckpointError, match=r"1 tensors missing: lm_head\.weight \[284, 64\]"):
         models.load(checkpoint, Config())
+
+
+def test_models_loaded_at_the_same_time_leave_threads_as_they_were():
+    usual = sys.getswitchinterval()
+    with models.loading(tiny_checkpoint(), Config()) as first:
+        second = models.loading(tiny_checkpoint(), Config())
+        loaded = second.__enter__()
+        assert sys.getswitchinterval() == pytest.approx(usual / 10)
+        assert first().vocab_size == loaded().vocab_size
+    assert sys.getswitchinterval() == pytest.approx(usual / 10)
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(usual)

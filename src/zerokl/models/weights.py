@@ -15,6 +15,7 @@ CheckpointError lists all that is missing, unused or misshapen.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -263,7 +264,6 @@ class W:
 READERS, CPU_READERS = 8, 2
 """Parameters read at a time. For a GPU the host only passes them on; on the CPU packing takes all threads already, but
 the next one can be read or dequantised meanwhile (0.8 s instead of 0.9 for SmolLM2 on two cores)."""
-SWITCH_S = 0.0005
 
 
 def load(
@@ -307,19 +307,42 @@ def loading(
 
 @contextmanager
 def readers_of(place: Place) -> Iterator[ThreadPoolExecutor]:
-    """Threads that read; after an error they begin nothing more.
+    """Threads that read; after an error they begin nothing more."""
+    readers = ThreadPoolExecutor(CPU_READERS if place.device == "cpu" else READERS)
+    with SWIFT:
+        try:
+            yield readers
+        finally:
+            readers.shutdown(cancel_futures=True)
+
+
+class SwiftSwitches:
+    """Inside, Python changes threads ten times as often; several threads may be inside.
 
     Readers hold the interpreter for microseconds between two calls of native code, and whoever else runs Python would
     give it to them 5 ms after they ask: 200 matrices would wait a second.
     """
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(min(interval, SWITCH_S))
-    readers = ThreadPoolExecutor(CPU_READERS if place.device == "cpu" else READERS)
-    try:
-        yield readers
-    finally:
-        readers.shutdown(cancel_futures=True)
-        sys.setswitchinterval(interval)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before_s = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before_s = sys.getswitchinterval()
+                sys.setswitchinterval(self._before_s / 10)
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setswitchinterval(self._before_s)
+
+
+SWIFT = SwiftSwitches()
 
 
 def put_all(table: Sequence[W], config: Axes, values: Iterable[tuple[tuple[W, int], Any]]) -> Parameters:
