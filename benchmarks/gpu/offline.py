@@ -12,6 +12,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from zerokl.models.model import Model
 from zerokl.models.weights import Parameters
 from zerokl.ops import triton
 from zerokl.ops.choices import LIBRARY, Persistent, candidates
+from zerokl.ops.shards import cut
 from zerokl.runner import cuda
 from zerokl.runner.cuda import CudaRunner, Options
 from zerokl.runner.cuda_start import describe
@@ -51,6 +53,7 @@ CASES = {
     "decode-16": (16, 128, 256),
     "decode-64": (64, 128, 256),
     "decode-256": (256, 128, 256),
+    "prefill-8x4096": (8, 4096, 1),
     "prefill-16x4096": (16, 4096, 1),
     "mixed-128": (128, 1024, 256),
     "decode-1-at-1k": (1, 1024, 64),
@@ -62,7 +65,7 @@ FACTORS = {"nvfp4": 0.4, "fp8": 0.012, "fp8_block": 0.012}
 """One over the size of random codes."""
 
 
-def random_model(layers: int | None = None, kind: str = "") -> Model:
+def random_model(layers: int | None = None, kind: str = "", leaves: int = 1) -> Model:
     config = qwen3.Config.from_checkpoint(QWEN3_8B | ({"num_hidden_layers": layers} if layers else {}))
     axes = config.axes
     E, F, H, K, D, V = (axes[letter] for letter in "EFHKDV")
@@ -72,10 +75,11 @@ def random_model(layers: int | None = None, kind: str = "") -> Model:
         values = torch.empty((rows, columns), dtype=torch.bfloat16, device="cuda")
         return ops.DeviceMatrix(values.normal_(std=columns**-0.5, generator=generator))
 
-    def packed(rows: int, columns: int) -> ops.DeviceMatrix | ops.PackedMatrix:
-        """As ModelOpt leaves them: all of a layer's matrices."""
+    def packed(rows: int, columns: int, unit: int = 0) -> ops.DeviceMatrix | ops.PackedMatrix:
+        """As ModelOpt leaves them: all of a layer's matrices. `unit`: of a cut, where sums could be shared."""
         if not kind:
-            return matrix(rows, columns)
+            ends = tuple(cut(columns, unit, leaves)[1:]) if unit and leaves > 1 else ()
+            return replace(matrix(rows, columns), ends=ends)
         nvfp4, blocks = kind == "nvfp4", kind == "fp8_block"
         shape = (rows, columns // 2 if nvfp4 else columns)
         codes = torch.randint(0, 256, shape, generator=generator, device="cuda", dtype=torch.uint8)
@@ -93,8 +97,8 @@ def random_model(layers: int | None = None, kind: str = "") -> Model:
     for _ in range(config.num_layers):
         biases = dict.fromkeys(("qkv_bias", "out_bias", "gate_up_bias", "down_bias"))
         norms = {"input_norm": ones(E), "mlp_norm": ones(E), "q_norm": ones(D), "k_norm": ones(D)}
-        matrices = {"qkv": packed((H + 2 * K) * D, E), "out": packed(E, H * D)}
-        matrices |= {"gate_up": packed(2 * F, E), "down": packed(E, F)}
+        matrices = {"qkv": packed((H + 2 * K) * D, E), "out": packed(E, H * D, D)}
+        matrices |= {"gate_up": packed(2 * F, E), "down": packed(E, F, 16)}
         weights.layers.append(Parameters(**biases, **norms, **matrices))
     return Model("Qwen3ForCausalLM", qwen3, config, weights, config.context_length)
 
@@ -138,6 +142,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--layers", type=int)
     parser.add_argument("--kind", choices=["", *FACTORS], default="", help="of the layers' weights; default: bfloat16")
+    parser.add_argument("--leaves", type=int, default=1, help="of sums that ranks could share; bfloat16 only")
     parser.add_argument("--pages", type=int, default=8000)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--budget", type=int, default=8192)
@@ -148,7 +153,7 @@ def main() -> None:
     if given.library_default:
         without_admission()
     began = time.perf_counter()
-    model = random_model(given.layers, given.kind)
+    model = random_model(given.layers, given.kind, given.leaves)
     print(json.dumps({"weight_bytes": model.weight_bytes}), flush=True)
     loaded = time.perf_counter()
     graphs = not given.eager

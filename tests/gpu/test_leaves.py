@@ -74,7 +74,7 @@ def test_admission_takes_a_way_for_every_bucket_and_rejects_a_planted_defect(mon
         return run_parts(x, w, y, (ends[3], ends[-1]), schedule, bias, added)
 
     monkeypatch.setattr("zerokl.ops.triton.ways.run_parts", as_one_leaf)
-    for name in ("run_groups", "run_tiles", "run_library"):
+    for name in ("run_groups", "run_tiles", "run_library", "run_streamed_rows"):
         monkeypatch.setattr(f"zerokl.ops.triton.ways.{name}", lambda x, w, y, *_: y)
     verdicts = admit(choices, [kind], ROWS, DEVICE, NARROW)
     assert all(verdict.differing for verdict in verdicts if verdict.way != REFERENCE_LEAVES)

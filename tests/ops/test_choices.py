@@ -7,6 +7,7 @@ import pytest
 from zerokl.errors import EngineError
 from zerokl.ops.choices import (
     BLOCKS,
+    GATED_GROUPS,
     LIBRARY,
     ONE_ROW_TABLE,
     REFERENCE,
@@ -17,11 +18,13 @@ from zerokl.ops.choices import (
     Schedule,
     Shape,
     Streamed,
+    StreamedRows,
     candidates,
     fallback,
     reference_of,
     settle,
     streamed,
+    streamed_rows,
     tuned,
 )
 
@@ -54,7 +57,28 @@ def test_every_shape_has_a_schedule_of_ours_behind_the_library_and_the_reference
             assert others == ways[:-2], "in front of them"
             assert [way for way in ways if isinstance(way, Streamed)] == [*tuned(shape), *streamed(shape)]
             assert bool(streamed(shape)) == (rows <= 8 and not kind.biased)
+            assert bool(streamed_rows(shape)) == (8 < rows <= 64 and not kind.biased)
             assert (LIBRARY in ways) == (rows > 24 or (kind.gated and rows > 16)) & (not kind.biased)
+
+
+def test_every_processor_streams_as_many_outputs_as_every_other():
+    """48, 32, 48 and 192 of them: one tile a processor, two of gate and up, six of the head."""
+    for kind, columns, turns in ((KINDS[0], 48, 1), (KINDS[1], 32, 1), (KINDS[2], 48, 2), (KINDS[4], 192, 6)):
+        (way,) = streamed_rows(kind._replace(rows=64))
+        assert isinstance(way, StreamedRows)
+        assert (way.columns, -(-kind.columns // way.columns) <= turns * way.programs) == (columns, True)
+
+
+def test_leaves_are_streamed_if_there_are_2_4_or_8_equal_ones_of_whole_steps():
+    def ways(*ends: int) -> list:
+        return streamed_rows(Shape(64, 4096, ends[-1], added=True, ends=ends))
+
+    assert ways(512, 1024)
+    assert ways(*range(64, 513, 64))
+    assert ways(512)
+    assert not ways(512, 1024, 1536)
+    assert not ways(512, 1536)
+    assert not ways(80, 160)
 
 
 def test_a_schedules_step_divides_the_depth_or_is_masked_at_64():
@@ -71,23 +95,23 @@ def test_the_best_candidate_is_admitted_where_all_have_the_bits():
     for kind in KINDS:
         for rows in BUCKETS:
             assert choices.of(kind._replace(rows=rows)) == candidates(kind._replace(rows=rows))[0]
-    assert {LIBRARY, TILES} <= everywhere(choices)
+    assert {LIBRARY, GATED_GROUPS} <= everywhere(choices)
 
 
 def test_a_library_that_splits_k_at_some_sizes_is_not_used_there_and_is_elsewhere():
     """The planted defect: its bits depend on the exact number of rows."""
     choices = Choices()
-    verdicts = settle(choices, KINDS, BUCKETS, differing_if(lambda way, rows: way == LIBRARY and rows in (64, 256)))
-    assert {verdict.shape.rows for verdict in verdicts if verdict.differing} == {64, 256}
+    verdicts = settle(choices, KINDS, BUCKETS, differing_if(lambda way, rows: way == LIBRARY and rows == 256))
+    assert {verdict.shape.rows for verdict in verdicts if verdict.differing} == {256}
     for kind in KINDS:
-        assert choices.of(kind._replace(rows=64)) == fallback(kind._replace(rows=64))
+        assert choices.of(kind._replace(rows=256)) == fallback(kind._replace(rows=256))
     assert choices.of(KINDS[0]._replace(rows=1024)) == LIBRARY
 
 
 def test_tiles_that_differ_leave_the_gated_product_to_the_library():
     choices = Choices()
-    settle(choices, KINDS, BUCKETS, differing_if(lambda way, rows: way == TILES))
-    assert TILES not in everywhere(choices)
+    settle(choices, KINDS, BUCKETS, differing_if(lambda way, rows: way in (TILES, GATED_GROUPS)))
+    assert not {TILES, GATED_GROUPS} & everywhere(choices)
     assert choices.of(KINDS[2]._replace(rows=8192)) == LIBRARY
 
 

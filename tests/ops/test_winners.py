@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from zerokl.bench.tuned import ROWS, Found, schedules, still_good, streams
+from zerokl.bench.tuned import ROWS, Found, schedules, still_good, streams, streams_of_rows
 from zerokl.errors import EngineError
 from zerokl.ops import winners
-from zerokl.ops.choices import REFERENCE, Choices, Schedule, Shape, Streamed, candidates, settle
+from zerokl.ops.choices import REFERENCE, Choices, Schedule, Shape, Streamed, StreamedRows, candidates, settle
 
 ENTRY = {"rows": 8, "columns": 4096, "depth": 12288, "gated": False, "schedule": [8, 16, 512, True, 2, 4]}
 
@@ -52,6 +52,14 @@ def test_a_winner_may_be_a_stream_and_is_then_left_out_where_there_is_a_bias(tun
     assert Streamed(16, 512, 4, 264, True) not in candidates(shape._replace(biased=True))
 
 
+def test_a_winner_may_be_a_stream_of_rows_and_is_then_left_out_where_there_is_a_bias(tuned):
+    tuned(ENTRY | {"rows": 64, "schedule": [48, 12, 132, False]})
+    shape = Shape(64, 4096, 12288)
+    assert first(shape) == StreamedRows(48, 12, 132, False)
+    assert StreamedRows(48, 12, 132, False) not in candidates(shape._replace(biased=True))
+    assert {StreamedRows(32, 16, 132, False), StreamedRows(32, 16, 132, True)} <= set(streams_of_rows(shape))
+
+
 def test_a_winner_with_other_bits_is_not_used(tuned):
     """The planted defect: a file that promises a schedule which this machine computes otherwise."""
     tuned(ENTRY)
@@ -78,6 +86,8 @@ def test_a_winner_with_other_bits_is_not_used(tuned):
         {"gated": 0},
         {"schedule": [16, 256, 8, 264, 1]},
         {"schedule": [16, 256, 9, 264, True]},
+        {"schedule": [40, 12, 132, True]},
+        {"schedule": [48, 40, 132, True]},
         {"schedule": [8, 256, 8, 264, True]},
         {"schedule": [16, 250, 8, 264, True]},
     ],

@@ -1,20 +1,22 @@
 """Every way to compute a model's linear layers on this GPU: admitted or not, how fast, and the library's own choice.
 
 `default` is the library (cuBLAS) as torch calls it untouched: it may split K, which is what an engine without promises
-uses. Its bits are compared as well, so the table shows which of its choices would have been rejected. Times are
-microseconds inside a captured graph, weights rotated past the L2 cache.
+uses. Its bits are compared as well, so the table shows which of its choices would have been rejected. Ours adds to a
+residual, gates, or leaves float32 where a step needs that; `default` is the product alone, and `same_work` is the
+library doing the same as ours. Times are microseconds inside a captured graph, weights rotated past the L2 cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from zerokl.ops.choices import REFERENCE, Schedule, Shape, Way, candidates
+from zerokl.ops.choices import LIBRARY, REFERENCE, Schedule, Shape, Way, candidates
 from zerokl.ops.triton import admit
 from zerokl.ops.triton.admit import Inputs, differing, inputs, outcome
 from zerokl.ops.triton.ways import forbid_split_k
@@ -34,6 +36,8 @@ class Line:
     ways: dict[str, tuple[float, int]]
     """Way -> (microseconds, outputs with other bits than the reference schedule's)."""
     default: tuple[float, int]
+    same_work: float
+    """Microseconds of the library by its own choice, with all that the layer's product does."""
 
     @property
     def chosen(self) -> str:
@@ -69,7 +73,13 @@ def measured(layers: dict[str, Shape], rows: Sequence[int]) -> Iterator[Line]:
             shape = kind._replace(rows=count)
             ways = [way for way in dict.fromkeys(candidates(shape)) if is_sane(way, count)]
             found = {name_of(way): timed(way, kind, given, weights, expected, count) for way in ways}
-            yield Line(name, shape, found, untouched(kind, given, weights, expected, count))
+            alone, same = untouched(kind, given, weights, count)
+            # The chip gets hot: the chosen way and the library take turns, twice each, and the better one counts.
+            chosen = next(way for way in ways if not found[name_of(way)][1])
+            again = timed(chosen, kind, given, weights, expected, count)
+            found[name_of(chosen)] = min(found[name_of(chosen)], again)
+            alone, same = map(min, zip((alone, same), untouched(kind, given, weights, count), strict=True))
+            yield Line(name, shape, found, (alone, untouched_differ(kind, given, count)), same)
 
 
 def is_sane(way: Way, rows: int) -> bool:
@@ -85,23 +95,37 @@ def timed(way: Way, kind: Shape, given: Inputs, weights: list[Any], expected: An
     return graph_us(calls), differ
 
 
-def untouched(kind: Shape, given: Inputs, weights: list[Any], expected: Any, rows: int) -> tuple[float, int]:
-    """The library by its own heuristics. What comes after the product (gate, residual) is not timed."""
+@contextmanager
+def library_untouched() -> Iterator[None]:
     torch.backends.cuda.preferred_blas_library("cublas")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     try:
-        x = given.x[:rows]
-        took = graph_us([partial(torch.mm, x, w.t()) for w in weights])
-        raw = torch.mm(x, given.w.t(), out_dtype=torch.float32)
+        yield
     finally:
         forbid_split_k()
+
+
+def untouched(kind: Shape, given: Inputs, weights: list[Any], rows: int) -> tuple[float, float]:
+    """Microseconds of the library by its own heuristics: the product alone, and with what comes after it."""
+    x = given.x[:rows]
+    residual = given.residual.clone() if kind.added else None
+    with library_untouched():
+        return graph_us([partial(torch.mm, x, w.t()) for w in weights]), graph_us(
+            [partial(admit.run, LIBRARY, kind, Inputs(given.x, w, None, residual), rows) for w in weights]
+        )
+
+
+def untouched_differ(kind: Shape, given: Inputs, rows: int) -> int:
+    """In how many sums."""
+    x = given.x[:rows]
+    with library_untouched():
+        raw = torch.mm(x, given.w.t(), out_dtype=torch.float32)
     plain = Shape(rows, len(given.w), kind.depth, wide=True)
     step = 2048  # the reference's float32 products of all rows at once may not fit
-    differ = sum(
+    return sum(
         differing(raw[i : i + step], outcome(REFERENCE, plain, Inputs(x[i : i + step], given.w, None, None), step))
         for i in range(0, rows, step)
     )
-    return took, differ
 
 
 def name_of(way: Way) -> str:

@@ -9,8 +9,8 @@ import torch
 import triton
 
 from zerokl.bench.kernels import timed
-from zerokl.bench.tuned import Found, schedules, streams
-from zerokl.ops.choices import REFERENCE, Schedule, Shape, Streamed, Way, candidates
+from zerokl.bench.tuned import Found, schedules, streams, streams_of_rows
+from zerokl.ops.choices import REFERENCE, Schedule, Shape, Streamed, StreamedRows, Way, candidates
 from zerokl.ops.triton import admit
 from zerokl.ops.triton.admit import inputs, outcome
 
@@ -34,6 +34,7 @@ def search(layers: dict[str, Shape], rows: Sequence[int], most: int) -> Iterator
             tried: dict[Way, None] = {before: None}
             for every in (
                 streams(count, kind.columns, kind.depth, kind.gated),
+                streams_of_rows(shape),
                 schedules(count, kind.depth, kind.gated),
             ):
                 tried |= dict.fromkeys(every[:: max(1, -(-len(every) // most))])
@@ -45,7 +46,7 @@ def search(layers: dict[str, Shape], rows: Sequence[int], most: int) -> Iterator
                     continue
                 if not differ:
                     times[way] = us
-            ours = {way: us for way, us in times.items() if isinstance(way, Schedule | Streamed)}
+            ours = {way: us for way, us in times.items() if isinstance(way, Schedule | Streamed | StreamedRows)}
             best = min(ours, key=lambda one: ours[one])
             yield Found(name, shape, best, times[best], before, times[before], len(tried), len(tried) - len(times))
 

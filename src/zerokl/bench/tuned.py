@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from zerokl.ops.choices import Schedule, Shape, Streamed, Way, dividing
+from zerokl.ops.choices import Schedule, Shape, Streamed, StreamedRows, Way, dividing, most_steps, streamed_rows
 
 ROWS = (1, 8, 16, 32, 64)
 PROCESSORS, SHARED_BYTES = 132, 225_000
@@ -23,7 +23,7 @@ class Found:
 
     layer: str
     shape: Shape
-    schedule: Schedule | Streamed
+    schedule: Schedule | Streamed | StreamedRows
     us: float
     before: Way
     before_us: float
@@ -64,6 +64,17 @@ def streams(rows: int, columns: int, depth: int, gated: bool) -> list[Streamed]:
         if stages >= 3 and stages * weights >= 24_000 and tiles > PROCESSORS * (each - 1) and depth % step == 0:
             found.append(Streamed(tile, step, stages, PROCESSORS * each, soon))
     return found if rows <= STREAMED_ROWS else []
+
+
+def streams_of_rows(shape: Shape) -> list[StreamedRows]:
+    """The same for more rows: every number of outputs with which few processors are left over."""
+    found = []
+    for columns, soon in product(range(16, 97 if shape.gated else 193, 16), (True, False)):
+        tiles = -(-shape.columns // columns)
+        turns = -(-tiles // PROCESSORS)
+        if tiles > 0.6 * turns * PROCESSORS:
+            found.append(StreamedRows(columns, most_steps(columns, shape.gated), PROCESSORS, soon))
+    return found if streamed_rows(shape) else []
 
 
 def still_good(entries: Iterable[Mapping[str, Any]], found: Found) -> list[Mapping[str, Any]]:

@@ -152,9 +152,11 @@ def kernels(
     if not as_json:
         for count in counts:
             ours = sum(line.ways[line.chosen][0] for line in lines if line.shape.rows == count)
-            theirs = sum(line.default[0] for line in lines if line.shape.rows == count)
+            alone = sum(line.default[0] for line in lines if line.shape.rows == count)
+            same = sum(line.same_work for line in lines if line.shape.rows == count)
             click.echo(
-                f"{count:5d} rows: all layers {ours:9.1f} us, cuBLAS {theirs:9.1f} us, {theirs / ours:.2f} times"
+                f"{count:5d} rows: all layers {ours:9.1f} us; cuBLAS, products alone, {alone:9.1f} us, "
+                f"{alone / ours:.2f} times; the same work {same:9.1f} us, {same / ours:.2f} times"
             )
 
 
@@ -173,7 +175,8 @@ def text_of(line: Any) -> str:
     """A line for the chosen way, one for each rejected way, one if the library's own choice would be rejected."""
     took, _ = line.ways[line.chosen]
     shape = f"{line.layer:8s} {line.shape.rows:5d} x {line.shape.depth} x {line.shape.columns:6d}"
-    text = f"{shape}  {took:8.1f} us  {line.ratio:5.2f} times cuBLAS ({line.default[0]:.1f} us)  {line.chosen}"
+    text = f"{shape}  {took:8.1f} us  {line.ratio:5.2f} times cuBLAS ({line.default[0]:.1f} us alone, "
+    text += f"{line.same_work:.1f} the same work)  {line.chosen}"
     for way, (_, differ) in line.ways.items():
         if differ:
             text += f"\n         rejected: {way}, {differ} outputs differ"

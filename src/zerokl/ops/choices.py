@@ -18,8 +18,9 @@ from typing import NamedTuple
 from zerokl.errors import EngineError
 from zerokl.ops.winners import winner
 
-PERSISTENT_FROM = 1024
-"""Rows from which a gated chain's tiles keep every processor busy."""
+PERSISTENT_FROM, GATED_GROUPS_FROM = 1024, 5120
+"""Rows from which a gated chain's tiles keep every processor busy, with packed weights and without: for up to 4,096
+rows the library and the gate after it are faster."""
 PACKED_UP_TO = 64
 """Rows of a packed weight that its codes are read for; for more of them it is unpacked."""
 LIBRARY_FROM = 24
@@ -53,6 +54,14 @@ class Persistent(NamedTuple):
     stages: int
 
 
+class GatedGroups(NamedTuple):
+    """The same where two groups of four warps multiply what another warp loads."""
+
+    stages: int
+    """Places for what is loaded."""
+    band: int
+
+
 class LeafTiles(NamedTuple):
     """The same for a sum in leaves, one after the other in a program's registers."""
 
@@ -65,10 +74,8 @@ class LeafTiles(NamedTuple):
 
 
 class LeafGroups(NamedTuple):
-    """The same where groups of four warps multiply what another warp loads."""
+    """The same where two groups of four warps multiply what another warp loads."""
 
-    groups: int
-    """Of 64 rows."""
     stages: int
     """Places for what is loaded."""
     band: int
@@ -101,6 +108,19 @@ class Streamed(NamedTuple):
     """The next kernel may come when all programs have begun, not when they are at their last tile's end."""
 
 
+class StreamedRows(NamedTuple):
+    """The same for up to 64 rows: one warp loads, four multiply."""
+
+    columns: int
+    """Of a tile: a multiple of 16, up to 256 (gated: 128)."""
+    stages: int
+    """Steps of 64 k on their way."""
+    programs: int
+    """At most."""
+    soon: bool
+    """As of `Streamed`."""
+
+
 class OneRow(NamedTuple):
     """How one row meets a packed weight: by the warpgroup's matrix instruction, 64 outputs at a time."""
 
@@ -126,7 +146,7 @@ REFERENCE_LEAVES = "reference leaves"
 BLOCKS = "fp8_block"
 """The form whose sums are scaled every 128 k, so that no library can make them."""
 
-Way = Schedule | Persistent | LeafTiles | LeafGroups | Packed | Streamed | OneRow | str
+Way = Schedule | Persistent | GatedGroups | LeafTiles | LeafGroups | Packed | Streamed | StreamedRows | OneRow | str
 
 
 class Shape(NamedTuple):
@@ -211,8 +231,11 @@ def candidates(shape: Shape) -> list[Way]:
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
     library = [LIBRARY] if shape.rows > first and not shape.biased else []
     whole = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
-    persistent = [TILES] if whole and shape.rows >= PERSISTENT_FROM else []
-    return [*packed(shape), *tuned(shape), *persistent, *library, *streamed(shape), fallback(shape), REFERENCE]
+    persistent: list[Way] = [TILES] if whole and shape.form and shape.rows >= PERSISTENT_FROM else []
+    if whole and not shape.form and shape.rows >= GATED_GROUPS_FROM:
+        persistent = [GATED_GROUPS, TILES]
+    few = [*tuned(shape), *streamed_rows(shape), *persistent]
+    return [*packed(shape), *few, *library, *streamed(shape), fallback(shape), REFERENCE]
 
 
 def tuned(shape: Shape) -> list[Way]:
@@ -222,8 +245,12 @@ def tuned(shape: Shape) -> list[Way]:
     found = winner(shape.rows, shape.columns, shape.depth, shape.gated, MOST_TUNED_ROWS)
     if found is None:
         return []
-    way = Schedule(*found) if len(found) == len(Schedule._fields) else Streamed(*found)
-    return [] if isinstance(way, Streamed) and not fits(way, shape) else [way]
+    kinds: dict[int, type[Schedule | Streamed | StreamedRows]] = {
+        len(kind._fields): kind for kind in (Schedule, Streamed, StreamedRows)
+    }
+    way = kinds[len(found)](*found)
+    possible = isinstance(way, Schedule) or (fits(way, shape) if isinstance(way, Streamed) else streamed_rows(shape))
+    return [way] if possible else []
 
 
 def streamed(shape: Shape) -> list[Way]:
@@ -232,6 +259,25 @@ def streamed(shape: Shape) -> list[Way]:
     chosen = gated if shape.gated else narrow if shape.columns <= 4096 else broad if shape.columns >= 16384 else usual
     way = chosen._replace(depth=dividing(chosen.depth, shape.depth))
     return [way] if shape.rows <= STREAMED_UP_TO and fits(way, shape) else []
+
+
+def streamed_rows(shape: Shape) -> list[Way]:
+    """For up to 64 rows, more than `streamed` takes, or leaves: each processor gets as many outputs as every other."""
+    lengths = [stop - start for start, stop in pairwise((0, *(shape.ends or (shape.depth,))))]
+    is_even = len(set(lengths)) == 1 and len(lengths) in (1, 2, 4, 8) and lengths[0] % 64 == 0
+    fewer = STREAMED_UP_TO if len(lengths) == 1 else 0
+    if not fewer < shape.rows <= STREAMED_ROWS_UP_TO or shape.form or shape.biased or not is_even:
+        return []
+    most = 48 if shape.gated else 192
+    turns = -(-shape.columns // (PROCESSORS * most))
+    columns = max(LEAST_STREAMED, -(-shape.columns // (PROCESSORS * turns * 16)) * 16)
+    return [StreamedRows(columns, most_steps(columns, shape.gated), PROCESSORS, True)]
+
+
+def most_steps(columns: int, gated: bool) -> int:
+    """That a processor has room for."""
+    room = 1 << (columns - 1).bit_length()
+    return min(16, STREAMED_BYTES // ((64 + room * (2 if gated else 1)) * 128))
 
 
 def fits(way: Streamed, shape: Shape) -> bool:
@@ -279,10 +325,11 @@ def leaf_candidates(shape: Shape) -> list[Way]:
     fits = not shape.biased and shape.columns % LEAF_TILES.columns == 0
     fits = fits and all(length % LEAF_TILES.depth == 0 for length in lengths)
     large = fits and shape.rows >= LEAF_TILES_FROM
-    groups = [LEAF_GROUPS if len(lengths) > 2 else TWO_LEAF_GROUPS] if large else []
     tiles = [LEAF_TILES] if large else []
-    library = [LIBRARY_LEAVES] if shape.rows > LIBRARY_FROM and len(set(lengths)) == 1 else []
-    return [*groups, *library, *tiles, leaf_fallback(shape), REFERENCE_LEAVES]
+    is_even = len(set(lengths)) == 1
+    groups = [LEAF_GROUPS] if large and is_even and len(lengths) in (2, 4, 8) else []
+    library = [LIBRARY_LEAVES] if shape.rows > LIBRARY_FROM and is_even else []
+    return [*streamed_rows(shape), *groups, *library, *tiles, leaf_fallback(shape), REFERENCE_LEAVES]
 
 
 def leaf_fallback(shape: Shape) -> Schedule:
@@ -326,6 +373,7 @@ TABLE: tuple[tuple[int, Schedule, Schedule, Schedule], ...] = (
 MOST_TUNED_ROWS = 64
 STREAMED_UP_TO = 8
 """Rows. More of them take their own time in the matrix unit, and the plain chain is as fast."""
+STREAMED_ROWS_UP_TO, PROCESSORS, LEAST_STREAMED, STREAMED_BYTES = 64, 132, 32, 205_000
 # columns <= 4,096                       between                             >= 16,384                           gated
 STREAMED = (
     Streamed(16, 256, 8, 264, True), Streamed(64, 256, 6, 132, True), Streamed(64, 128, 3, 396, False),
@@ -354,8 +402,8 @@ ONE_ROW_TABLE: dict[str, tuple[OneRow, OneRow, OneRow, OneRow]] = {
 some free, and take 13 us instead of 7.5 (docs/log.md)."""
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
+GATED_GROUPS = GatedGroups(4, 16)
 LEAF_TILES = LeafTiles(128, 128, 64, 16, 8, 3)
-LEAF_GROUPS, TWO_LEAF_GROUPS = LeafGroups(2, 5, 8), LeafGroups(3, 5, 8)
-"""Of two leaves none waits in shared memory."""
+LEAF_GROUPS = LeafGroups(5, 8)
 LEAF_TILES_FROM = 512
 SHORT_LEAVES, SHORT_LEAF = Schedule(8, 64, 128, True, 4, 3), 512

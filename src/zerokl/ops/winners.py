@@ -3,7 +3,7 @@
     {"sm90": {"measured_with": {...}, "winners": [{"rows": 1, "columns": 4096, "depth": 12288, "gated": false,
                                                    "schedule": [8, 32, 256, true, 4, 6]}, ...]}}
 
-Six numbers are a `choices.Schedule`, five a `choices.Streamed`.
+Six numbers are a `choices.Schedule`, five a `choices.Streamed`, four a `choices.StreamedRows`.
 
 They are wishes: at start `triton/admit.py` compares each with the reference schedule on the machine itself, at every
 bucket, and what gives other bits is not used, whoever measured it and with whichever compiler.
@@ -61,6 +61,9 @@ def check(entry: Mapping[str, Any]) -> None:
     if len(given) == 6:
         rows, columns, depth, switch, warps, stages = given
         powers = [rows, columns, depth, warps]
+    elif len(given) == 4:
+        columns, stages, _, switch = given
+        powers, depth, warps, stages = [], 64, 0 if columns % 16 else 4, stages // 2
     else:
         columns, depth, stages, _, switch = given
         warps = columns // 16

@@ -12,6 +12,7 @@ from zerokl.ops.choices import (
     LIBRARY_LEAVES,
     REFERENCE,
     Choices,
+    GatedGroups,
     LeafGroups,
     LeafTiles,
     OneRow,
@@ -20,11 +21,13 @@ from zerokl.ops.choices import (
     Schedule,
     Shape,
     Streamed,
+    StreamedRows,
     Way,
 )
 from zerokl.ops.matrix import DeviceMatrix, PackedLeaves, PackedMatrix
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.finish import finish
+from zerokl.ops.triton.gated_groups import run_gated_groups
 from zerokl.ops.triton.leaf_groups import run_groups
 from zerokl.ops.triton.leaves import fold_leaves, reference, run_library, run_parts, run_tiles
 from zerokl.ops.triton.numbers import NARROW
@@ -33,6 +36,7 @@ from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.packed_rows import run_packed
 from zerokl.ops.triton.persistent import run_persistent
 from zerokl.ops.triton.streamed import run_streamed
+from zerokl.ops.triton.streamed_rows import run_streamed_rows
 from zerokl.ops.triton.swiglu import swiglu
 
 CHOICES = Choices()
@@ -102,8 +106,12 @@ def compute(
         return run_chain(x, w, y, way, bias, added, gated)
     if isinstance(way, Persistent):
         return run_persistent(x, w, y, way)
+    if isinstance(way, GatedGroups):
+        return run_gated_groups(x, w, y, way)
     if isinstance(way, Streamed):
         return run_streamed(x, w, y, way, added, gated)
+    if isinstance(way, StreamedRows):
+        return run_streamed_rows(x, w, y, way, added, gated)
     if gated:
         return swiglu(library(x, w, empty(x, len(w))))
     return library(x, w, y, added)
@@ -112,6 +120,8 @@ def compute(
 def compute_leaves(way: Way, x: Any, w: Any, y: Any, ends: tuple[int, ...], bias: Any, added: bool) -> Any:
     if isinstance(way, Schedule):
         return run_parts(x, w, y, ends, way, bias, added)
+    if isinstance(way, StreamedRows):
+        return run_streamed_rows(x, w, y, way, added, False, ends)
     if isinstance(way, LeafGroups):
         return run_groups(x, w, y, ends, way, added)
     if isinstance(way, LeafTiles):
