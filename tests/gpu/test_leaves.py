@@ -8,7 +8,16 @@ import torch
 
 from tests.gpu.device import DEVICE, INTERPRETED, NARROW, relative_error, same
 from zerokl.errors import UnsupportedDtype
-from zerokl.ops.choices import REFERENCE, REFERENCE_LEAVES, Choices, LeafTiles, Schedule, Shape, leaf_candidates
+from zerokl.ops.choices import (
+    REFERENCE,
+    REFERENCE_LEAVES,
+    Choices,
+    LeafTiles,
+    Schedule,
+    Shape,
+    StreamedRows,
+    leaf_candidates,
+)
 from zerokl.ops.matrix import pack
 from zerokl.ops.shards import cut
 from zerokl.ops.triton.admit import KINDS, admit, differing, inputs, outcome
@@ -79,7 +88,7 @@ def test_admission_takes_a_way_for_every_bucket_and_rejects_a_planted_defect(mon
     verdicts = admit(choices, [kind], ROWS, DEVICE, NARROW)
     assert all(verdict.differing for verdict in verdicts if verdict.way != REFERENCE_LEAVES)
     assert set(choices.admitted.values()) == {REFERENCE_LEAVES}
-    assert isinstance(verdicts[0].way, Schedule | LeafTiles)
+    assert isinstance(verdicts[0].way, Schedule | LeafTiles | StreamedRows)
 
 
 def test_more_leaves_than_the_kernels_write_out_are_refused():
