@@ -2,9 +2,9 @@
 
 Rows above `LIBRARY_FROM` go to cuBLAS, which is called with split-K forbidden and only at bucket sizes, each of which
 `triton/admit.py` has compared with the reference schedule; the rest, and whatever was not admitted, to a schedule of
-our own.
-Up to eight rows stream their weights (`triton/streamed.py`). The tables are measured (docs/log.md); for other shapes
-the rules below pick by the same pattern, unless `zerokl tune` has found better (`winners.py`).
+our own. Up to 64 rows stream their weights (`triton/streamed.py` eight, `triton/streamed_rows.py` more). The tables
+are measured (docs/log.md); for other shapes the rules below pick by the same pattern, unless `zerokl tune` has found
+better (`winners.py`).
 """
 
 from __future__ import annotations
