@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from zerokl import ops
-from zerokl.ops.work import SHORT_ROWS, Work, work_lists
+from zerokl.ops.work import LONG_ROWS, SHORT_ROWS, Work, work_lists
 
 kernels = importlib.import_module("zerokl.ops.triton.attention")
 HEADS, KEY_HEADS, SIZE = 32, 8, 128
@@ -108,7 +108,7 @@ def peers(length: int):
 def work(starts, counts) -> Work:
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     group = HEADS // KEY_HEADS
-    lists = work_lists(starts, counts, row_starts, group, kernels.CHUNK, kernels.LONG.rows, 1 << 20)
+    lists = work_lists(starts, counts, row_starts, group, kernels.CHUNK, LONG_ROWS, 1 << 20)
     sizes = np.zeros(8, np.int32)
     sizes[::4] = len(lists.long), len(lists.short)
     arrays = [torch.from_numpy(array).cuda() for array in (sizes, lists.long, lists.short)]

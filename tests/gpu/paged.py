@@ -11,7 +11,7 @@ import torch
 
 from tests.gpu.device import DEVICE, NARROW, normal
 from zerokl import ops
-from zerokl.ops.work import SHORT_ROWS, Work, work_lists
+from zerokl.ops.work import LONG_ROWS, SHORT_ROWS, Work, work_lists
 
 kernels = importlib.import_module("zerokl.ops.triton.attention")
 
@@ -58,7 +58,6 @@ def attend(
     pool: Pool,
     segments: list[tuple[int, int, int]],
     max_parts: int = 4096,
-    tile_rows: int = 64,
     padding: int = 2,
     window: int | None = None,
     softcap: float | None = None,
@@ -68,7 +67,7 @@ def attend(
     starts, counts = (np.array([one[i] for one in segments], np.int32) for i in (1, 2))
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     heads, key_heads, size = q.shape[1], pool.k.shape[1], q.shape[2]
-    lists = work_lists(starts, counts, row_starts, heads // key_heads, kernels.CHUNK, tile_rows, max_parts, window)
+    lists = work_lists(starts, counts, row_starts, heads // key_heads, kernels.CHUNK, LONG_ROWS, max_parts, window)
     sizes = np.zeros(8, np.int32)
     sizes[::4] = len(lists.long), len(lists.short)
 

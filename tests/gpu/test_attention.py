@@ -11,6 +11,7 @@ from tests.gpu.device import INTERPRETED, normal, relative_error, same
 from tests.gpu.paged import Pool, attend, exact, pool_of
 
 kernels = importlib.import_module("zerokl.ops.triton.attention")
+groups = importlib.import_module("zerokl.ops.triton.attention_groups")
 
 HEADS, KEY_HEADS, SIZE = (6, 2, 16) if INTERPRETED else (32, 8, 128)
 LONGEST = 140 if INTERPRETED else 1500
@@ -118,8 +119,9 @@ def test_another_window_is_seen():
 def test_long_tiles_of_any_shape_give_the_same_bits(kind, tile, monkeypatch):
     pool, (q,) = made(kind, [LONGEST])
     whole = attend(q, pool, [(0, 0, LONGEST)])
+    monkeypatch.setattr(groups, "serves", lambda *_: False)
     monkeypatch.setattr(kernels, "LONG", kernels.Tile(*tile))
-    assert same(attend(q, pool, [(0, 0, LONGEST)], tile_rows=tile[0]), whole)
+    assert same(attend(q, pool, [(0, 0, LONGEST)]), whole)
 
 
 @pytest.mark.device
@@ -150,6 +152,36 @@ def test_plain_loads_and_bulk_copies_give_the_same_bits(monkeypatch):
     monkeypatch.setattr(kernels, "BULK", False)
     assert same(attend(q, pool, [(0, 0, LONGEST)]), whole)
     assert same(attend(q[-1:], pool, [(0, LONGEST - 1, 1)]), whole[-1:])
+
+
+@pytest.mark.device
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "size"),
+    [(32, 8, 128), (28, 4, 128), (8, 8, 128), (6, 2, 64), (9, 3, 64)],  # groups of 4, 7, 1 and 3
+)
+def test_groups_that_share_what_is_copied_give_the_general_kernels_bits(heads, key_heads, size, monkeypatch):
+    """Texts of one block and of many, suffixes, tiles across the end of a chunk; free slots hold NaN."""
+    pool = pool_of([LONGEST, 130, 1024, 577, 64, 1], key_heads, size, seed=5)
+    segments = [(0, 0, LONGEST), (1, 65, 65), (2, 511, 513), (3, 496, 81), (4, 0, 64), (5, 0, 1), (2, 900, 7)]
+    q = normal(41, sum(count for _, _, count in segments), heads, size) * 2
+    monkeypatch.setattr(groups, "serves", lambda *_: False)
+    general = attend(q, pool, segments, max_parts=0)
+    monkeypatch.setattr(groups, "serves", lambda *_: True)
+    assert same(attend(q, pool, segments, max_parts=0), general)
+    monkeypatch.setattr(groups, "processors", lambda _: 3)
+    assert same(attend(q, pool, segments, max_parts=0), general), "programs that take many units in turn"
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("factor", [2.0**-110, 2.0**-72, 2.0**104])
+def test_groups_divide_as_ieee_says_where_sums_are_tiny_or_huge(factor, monkeypatch):
+    pool, (q,) = made("gaussian", [LONGEST])
+    pool.v[:] = pool.v * factor
+    found = attend(q, pool, [(0, 0, LONGEST)])
+    monkeypatch.setattr(groups, "serves", lambda *_: False)
+    general = attend(q, pool, [(0, 0, LONGEST)])
+    assert 0 < general.abs().max() < float("inf")
+    assert same(found, general)
 
 
 def test_another_cut_of_the_keys_is_seen(monkeypatch):

@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from zerokl.ops.choices import ONE_ROW_TABLE
+from zerokl.ops.work import LONG_ROWS
 
 code = importlib.import_module("zerokl.ops.triton.one_row_code")
 rows = importlib.import_module("zerokl.ops.triton.one_row")
@@ -38,6 +39,8 @@ def warps_of(kernel: Any, tile: Any, size: int, biased: bool) -> list[int]:
     chosen |= {"REGISTERS": tile.registers, "WINDOWED": True, "CAPPED": False, "BIASED": biased}
     if "WARPS" in kernel.arg_names:
         chosen["WARPS"] = tile.sharing
+    if "PARTS" in kernel.arg_names:
+        chosen["PARTS"] = LONG_ROWS // tile.rows
     names = kernel.arg_names
     signature = {name: "constexpr" if name in chosen else type_of(name, size) for name in names}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in chosen.items()}, {})

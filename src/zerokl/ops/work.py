@@ -23,6 +23,9 @@ ITEM = 8
 SHORT_ROWS = 16
 """Packed rows of a short tile: the matrix unit's least."""
 
+LONG_ROWS = 128
+"""Packed rows of a long item. A kernel with shorter tiles has several for each."""
+
 CHUNK = 512
 """Keys per chunk on the GPU: frozen, and part of the fingerprint. `docs/log.md` has what it costs and saves."""
 

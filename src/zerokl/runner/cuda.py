@@ -28,12 +28,11 @@ from zerokl.models import Model
 from zerokl.ops.choices import Verdict
 from zerokl.ops.triton import sample
 from zerokl.ops.triton.admit import admit, admit_experts
-from zerokl.ops.triton.attention import LONG
 from zerokl.ops.triton.embedding import gather, resolve
 from zerokl.ops.triton.experts import MIXTURES
 from zerokl.ops.triton.numbers import NARROW
 from zerokl.ops.triton.ways import CHOICES, forbid_split_k
-from zerokl.ops.work import CHUNK
+from zerokl.ops.work import CHUNK, LONG_ROWS
 from zerokl.runner.buckets import (
     MAX_ROWS,
     PAGE_SIZE,
@@ -137,7 +136,7 @@ class CudaRunner:
             table_width=-(-model.context_length // PAGE_SIZE),
             kinds=kinds_of(model)[0],
             chunk=CHUNK,
-            tile_rows=LONG.rows,
+            tile_rows=LONG_ROWS,
             interval=states.interval if states else 0,
         )
         self.buckets = buckets_up_to(options.max_tokens, TOKEN_BUCKETS)

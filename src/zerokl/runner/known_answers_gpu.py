@@ -17,8 +17,7 @@ import torch
 from zerokl import ops
 from zerokl.ops import triton
 from zerokl.ops.triton import sample, score
-from zerokl.ops.triton.attention import LONG
-from zerokl.ops.work import CHUNK, SHORT_ROWS, Work, work_lists
+from zerokl.ops.work import CHUNK, LONG_ROWS, SHORT_ROWS, Work, work_lists
 from zerokl.runner.known_answers import numbers
 from zerokl.runner.known_hybrid_gpu import distances, run_hybrid_operations
 from zerokl.runner.known_quantised import some_bytes
@@ -131,7 +130,7 @@ def attention_answers(device: str, narrow: Any, kept: Any = torch.bfloat16) -> t
 def work_of(starts: Any, counts: Any, max_parts: int, device: str, window: int | None = None) -> Work:
     """The work of some segments, on the device, with no room to spare."""
     row_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG.rows, max_parts, window)
+    lists = work_lists(starts, counts, row_starts, HEADS // KV_HEADS, CHUNK, LONG_ROWS, max_parts, window)
     sizes = np.zeros(8, np.int32)
     sizes[::4] = len(lists.long), len(lists.short)
     parts = (max(1, len(lists.short)), KV_HEADS, SHORT_ROWS)

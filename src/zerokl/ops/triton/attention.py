@@ -30,9 +30,10 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from zerokl.ops.triton import attention_groups as groups
 from zerokl.ops.triton.bias import distance_table
 from zerokl.ops.triton.numbers import EARLY, INTERPRETED, begin, fold64, tanh
-from zerokl.ops.work import CHUNK, ITEM, SHORT_ROWS
+from zerokl.ops.work import CHUNK, ITEM, LONG_ROWS, SHORT_ROWS
 
 BLOCK = tl.constexpr(64)
 """Keys per block, and slots per page."""
@@ -166,18 +167,20 @@ def finished(out, total, v_scale):
 def long_tiles(
     q, pool_k, pool_v, page_table, y, items, num_items, scale, table_width, window, table, extent, after, v_scale,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, BULK: tl.constexpr,
-    REGISTERS: tl.constexpr, ITEM_SIZE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
-    BIASED: tl.constexpr,
+    REGISTERS: tl.constexpr, ITEM_SIZE: tl.constexpr, PARTS: tl.constexpr, WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """One program per (key head, item): ROWS packed rows (token, head of the group) of a segment, chunk after chunk."""
+    """PARTS programs per (key head, item): each ROWS packed rows (token, head of the group), chunk after chunk."""
     begin()
-    key_head, item = tl.program_id(0), tl.program_id(1)
+    key_head, item = tl.program_id(0), tl.program_id(1) // PARTS
     if item >= tl.load(num_items):
         return
     entry = items + item * ITEM_SIZE
     segment, first_row, num_tokens = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
-    start, tile = tl.load(entry + 3), tl.load(entry + 4)
+    start, tile = tl.load(entry + 3), tl.load(entry + 4) * PARTS + tl.program_id(1) % PARTS
     GROUP: tl.constexpr = H // K
+    if tile * ROWS >= num_tokens * GROUP:
+        return
     rows = tile * ROWS + tl.arange(0, ROWS)
     token, head = rows // GROUP, key_head * GROUP + rows % GROUP
     live = token < num_tokens
@@ -314,10 +317,13 @@ def attention(q: Any, kv: Any, scale: float, after: float = 0.0, window: int = 0
     flags = {"WINDOWED": window > 0, "CAPPED": after != 0.0, "BIASED": bias is not None}
     k_scale, v_scale = kv.scales
     given = scale * k_scale, pages.stride(0), window, table, extent, after, v_scale, heads, key_heads, size
-    if work.long_grid:
+    if work.long_grid and BULK and not any(flags.values()) and groups.serves(q, kv):
+        groups.run_groups(q, kv, y, scale * k_scale, v_scale, CHUNK)
+    elif work.long_grid:
         long = LONG if size < LARGE_HEAD else LONG._replace(stages=2)
-        long_tiles[(key_heads, work.long_grid)](
-            q, *pools, pages, y, work.long, work.counts, *given, long.rows, CHUNK, BULK, long.registers, ITEM,
+        parts = LONG_ROWS // long.rows
+        long_tiles[(key_heads, work.long_grid * parts)](
+            q, *pools, pages, y, work.long, work.counts, *given, long.rows, CHUNK, BULK, long.registers, ITEM, parts,
             **flags, num_warps=long.warps, num_stages=long.stages, **EARLY,
         )  # fmt: skip
     if work.short_grid:
