@@ -22,6 +22,7 @@ from zerokl import ops
 from zerokl.ops.work import LONG_ROWS, SHORT_ROWS, Work, work_lists
 
 kernels = importlib.import_module("zerokl.ops.triton.attention")
+groups = importlib.import_module("zerokl.ops.triton.attention_groups")
 HEADS, KEY_HEADS, SIZE = 32, 8, 128
 Tile = kernels.Tile
 
@@ -78,9 +79,11 @@ def decode_us(k, v, batch: int, length: int) -> float:
 def prefill(k, v):
     length = 8192
     flops = 2 * length * length * HEADS * SIZE
-    tiles = [Tile(64, 4, 2), Tile(64, 4, 3), Tile(128, 8, 2), Tile(128, 8, 3)]
+    tiles = [None, Tile(64, 4, 2), Tile(64, 4, 3), Tile(128, 8, 2), Tile(128, 8, 3)]  # None: groups of warps
+    serves = groups.serves
     for chunk, tile in itertools.product((512, 1024), tiles):
-        kernels.LONG, kernels.CHUNK = tile, chunk
+        kernels.LONG, kernels.CHUNK = tile or kernels.LONG, chunk
+        groups.serves = serves if tile is None else never
         try:
             pages = length // 64
             table = torch.randperm(pages, device="cuda")[None].to(torch.int32)
@@ -88,11 +91,15 @@ def prefill(k, v):
             kv = ops.LayerKV(k, v, ops.Ragged(None, None, None, table, 64, work_of_step))
             q = torch.randn(length, HEADS, SIZE, device="cuda", dtype=torch.bfloat16)
             us = graph_us([lambda q=q, kv=kv: kernels.attention(q, kv, 0.1)] * 3)
-            yield {"prefill": list(tile), "chunk": chunk, "us": round(us), "TFLOP/s": round(flops / us / 1e6)}
+            yield {"prefill": tile and list(tile), "chunk": chunk, "us": round(us), "TFLOP/s": round(flops / us / 1e6)}
         except Exception as error:  # noqa: BLE001
-            yield {"prefill": list(tile), "chunk": chunk, "error": repr(error)[:80]}
+            yield {"prefill": tile and list(tile), "chunk": chunk, "error": repr(error)[:80]}
     for name, us in peers(length):
         yield {"prefill": name, "us": round(us), "TFLOP/s": round(flops / us / 1e6)}
+
+
+def never(q, kv) -> bool:
+    return False
 
 
 def peers(length: int):
