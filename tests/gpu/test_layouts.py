@@ -12,11 +12,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from zerokl.ops.choices import ONE_ROW_TABLE
+from zerokl.ops.choices import ONE_ROW_TABLE, Relay
 from zerokl.ops.work import LONG_ROWS
 
 code = importlib.import_module("zerokl.ops.triton.one_row_code")
 rows = importlib.import_module("zerokl.ops.triton.one_row")
+relays = importlib.import_module("zerokl.ops.triton.relay")
+relay_code = importlib.import_module("zerokl.ops.triton.relay_code")
 kernels = importlib.import_module("zerokl.ops.triton.attention")
 
 FLOATS = {"scale", "after", "v_scale"}
@@ -82,12 +84,25 @@ def test_one_row_has_no_shared_memory_but_the_piece_that_its_assembly_names(form
         chosen: dict[str, Any] = {"NVFP4": nvfp4, "SCALED": 1, "GATED": gated, "BIASED": True, "ADDED": not gated}
         chosen |= {"TEAMS": way.teams, "PANELS": way.panels, "T": way.tiles, "S": way.copies, "POOL": pool}
         chosen |= {"X_BYTES": x_bytes, "AT_ONCE": 4 // way.teams} | texts
-        names = rows.one_row.arg_names
-        types = {"x": "*bf16", "words": "*i32", "scales": "*i32", "factors": "*fp32", "bias": "*fp32", "y": "*fp32"}
-        signature = {name: "constexpr" if name in chosen else types.get(name, "i32") for name in names}
-        source = GluonASTSource(
-            rows.one_row, signature, {(names.index(name),): value for name, value in chosen.items()}
-        )
-        options = {"num_warps": 4 * way.teams, "enable_fp_fusion": False}
-        found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-        assert found.metadata.shared == pool, way
+        assert shared_of(rows.one_row, chosen, 4 * way.teams) == pool, way
+
+
+def shared_of(kernel: Any, chosen: dict[str, Any], warps: int) -> int:
+    """Bytes of shared memory that the compiler gives a kernel of one row."""
+    names = kernel.arg_names
+    types = {"x": "*bf16", "words": "*i32", "scales": "*i32", "factors": "*fp32", "bias": "*fp32", "y": "*fp32"}
+    signature = {name: "constexpr" if name in chosen else types.get(name, "i32") for name in names}
+    source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in chosen.items()})
+    options = {"num_warps": warps, "enable_fp_fusion": False}
+    return int(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).metadata.shared)
+
+
+@pytest.mark.device
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("form", list(ONE_ROW_TABLE))
+@pytest.mark.parametrize("way", [Relay(2, 1), Relay(3, 2)])
+def test_a_relay_has_no_other_shared_memory_either(form, way):
+    nvfp4, depth, warps = form == "nvfp4", 4096, 8 * way.groups
+    pool, text = relays.pool_bytes(depth, way), relay_code.roles(nvfp4, depth, way.panels, way.groups)
+    chosen = {"SCALED": 1, "ADDED": True, "NVFP4": nvfp4, "WARPS": warps, "PANELS": way.panels, "POOL": pool}
+    assert shared_of(relays.relay, chosen | {"ROLES_TEXT": text}, warps) == pool

@@ -17,7 +17,19 @@ from zerokl.engine.loop import Engine
 from zerokl.errors import UnsupportedModel
 from zerokl.models import Model
 from zerokl.ops import triton
-from zerokl.ops.choices import BLOCKS, LIBRARY, REFERENCE, OneRow, Packed, Persistent, Shape, candidates, reference_of
+from zerokl.ops.choices import (
+    BLOCK_GROUPS,
+    BLOCKS,
+    LIBRARY,
+    REFERENCE,
+    OneRow,
+    Packed,
+    Persistent,
+    Relay,
+    Shape,
+    candidates,
+    reference_of,
+)
 from zerokl.ops.triton import admit, packed
 from zerokl.ops.triton.admit import differing, inputs, outcome
 from zerokl.ops.triton.experts import FEW, SOME, answers_of
@@ -105,6 +117,30 @@ def test_one_row_by_warpgroups_has_the_reference_bits(form, gated, biased):
         expected = outcome(reference_of(kind), kind, given, 3)
         for way in ONE_ROW_WAYS:
             assert differing(outcome(way, kind, given, 1), expected[:1]) == 0, (how, way)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("form", FORMS[:3])
+@pytest.mark.parametrize("added", [False, True])
+def test_one_row_by_relay_has_the_reference_bits(form, added):
+    kind = Shape(0, 1008, 6144, False, False, added, not added, form=form)
+    for how in admit.KINDS:
+        given = inputs(kind, 3, DEVICE, how, NARROW)
+        expected = outcome(reference_of(kind), kind, given, 3)
+        for way in (Relay(1, 2), Relay(3, 1), Relay(3, 2)):
+            assert differing(outcome(way, kind, given, 1), expected[:1]) == 0, (how, way)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("gated", [False, True])
+def test_sums_by_blocks_in_groups_have_the_reference_bits(gated):
+    """Each 16 outputs have scales of their own, tiles have rows beyond the last; raw float32 where it isn't gated."""
+    kind = Shape(0, 768, 1152, gated, False, not gated, False, form=BLOCKS)
+    for how in admit.KINDS:
+        given = inputs(kind, 300, DEVICE, how, NARROW)
+        expected = outcome(reference_of(kind), kind, given, 300)
+        for way in BLOCK_GROUPS:
+            assert differing(outcome(way, kind, given, 300), expected) == 0, (how, way)
 
 
 def test_a_planted_rounding_of_the_factor_into_the_numbers_differs():

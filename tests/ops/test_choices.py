@@ -10,11 +10,14 @@ from zerokl.ops.choices import (
     GATED_GROUPS,
     LIBRARY,
     ONE_ROW_TABLE,
+    PROCESSORS,
     REFERENCE,
     TILES,
+    BlockGroups,
     Choices,
     OneRow,
     Packed,
+    Relay,
     Schedule,
     Shape,
     Streamed,
@@ -141,12 +144,36 @@ def test_codes_are_read_for_few_rows_and_unpacked_for_many(form, gated):
 
 @pytest.mark.parametrize("form", ["nvfp4", "nvfp4/", "fp8", BLOCKS])
 @pytest.mark.parametrize(("columns", "depth"), [(4096, 12288), (4096, 4096), (6144, 4096)])
-def test_one_row_has_a_way_of_its_own_where_its_copies_are_whole(form, columns, depth):
-    first, second, *_ = candidates(Shape(1, columns, depth, form=form))
-    assert isinstance(first, Packed if form == BLOCKS else OneRow)
-    assert form == BLOCKS or isinstance(second, Packed)
+def test_one_row_has_ways_of_its_own_where_its_copies_are_whole(form, columns, depth):
+    ways = candidates(Shape(1, columns, depth, form=form))
+    expected = {"fp8": [OneRow, Packed], BLOCKS: [Packed, Schedule]}.get(form, [Relay, OneRow, Packed])
+    assert [type(way) for way in ways[: len(expected)]] == expected
+    assert all(columns // (16 * way.panels) <= PROCESSORS for way in ways if isinstance(way, Relay))
     for odd in (Shape(1, columns + 8, depth, form=form), Shape(1, columns, depth + 16, form=form)):
-        assert not any(isinstance(way, OneRow) for way in candidates(odd))
+        assert not any(isinstance(way, OneRow | Relay) for way in candidates(odd))
+    for other in (Shape(1, columns, depth, True, form=form), Shape(1, columns, depth, biased=True, form=form)):
+        assert not any(isinstance(way, Relay) for way in candidates(other))
+
+
+def test_a_relay_is_for_outputs_that_its_programs_cover_at_once():
+    assert any(isinstance(way, Relay) for way in candidates(Shape(1, 16 * 3 * PROCESSORS, 4096, form="nvfp4")))
+    assert not any(isinstance(way, Relay) for way in candidates(Shape(1, 16 * 4 * PROCESSORS, 4096, form="nvfp4")))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_many_rows_by_blocks_have_ways_of_their_own_where_tiles_are_whole(gated):
+    def ways(*shape: int, biased: bool = False, form: str = BLOCKS) -> list[BlockGroups]:
+        found = candidates(Shape(*shape, gated, biased, form=form))
+        return [way for way in found if isinstance(way, BlockGroups)]
+
+    assert [way.passes for way in ways(1024, 4096, 4096)] == [2, 1]
+    assert [way.passes for way in ways(8192, 4096, 4096)] == ([1, 2] if gated else [2, 1])
+    assert [way.passes for way in ways(1024, 4096 + (64 if gated else 128), 4096)] == [1]
+    assert not ways(1024, 4096 + 16, 4096)
+    assert not ways(1024, 4096, 4096 + 64)
+    assert not ways(256, 4096, 4096)
+    assert not ways(1024, 4096, 4096, biased=True)
+    assert not ways(1024, 4096, 4096, form="fp8")
 
 
 def test_a_team_never_writes_registers_of_products_on_their_way():

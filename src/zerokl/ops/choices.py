@@ -81,6 +81,17 @@ class LeafGroups(NamedTuple):
     band: int
 
 
+class BlockGroups(NamedTuple):
+    """How a sum that is scaled every 128 k is cut into tiles, for many rows."""
+
+    passes: int
+    """Of 128 columns over each block: two groups of 64 rows make two, three groups one."""
+    depth: int
+    stages: int
+    """Places for what is loaded, of so many k."""
+    band: int
+
+
 class Packed(NamedTuple):
     """How few rows meet a packed weight whose codes become numbers in registers."""
 
@@ -134,6 +145,15 @@ class OneRow(NamedTuple):
     """Two take turns: one unpacks while the other multiplies."""
 
 
+class Relay(NamedTuple):
+    """How one row meets a packed weight where its chain is long: some of a program's warps unpack for the others."""
+
+    panels: int
+    """Of 16 outputs, per program."""
+    groups: int
+    """Of four warps that unpack: one, or two that take turns."""
+
+
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
@@ -146,7 +166,10 @@ REFERENCE_LEAVES = "reference leaves"
 BLOCKS = "fp8_block"
 """The form whose sums are scaled every 128 k, so that no library can make them."""
 
-Way = Schedule | Persistent | GatedGroups | LeafTiles | LeafGroups | Packed | Streamed | StreamedRows | OneRow | str
+Way = (
+    Schedule | Persistent | GatedGroups | LeafTiles | LeafGroups | BlockGroups | Packed | Streamed | StreamedRows
+    | OneRow | Relay | str
+)  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -227,7 +250,7 @@ def candidates(shape: Shape) -> list[Way]:
     if len(shape.ends) > 1:
         return leaf_candidates(shape)
     if shape.form == BLOCKS:
-        return [*packed(shape), by_blocks(LARGE), by_blocks(REFERENCE)]
+        return [*packed(shape), *block_groups(shape), by_blocks(LARGE), by_blocks(REFERENCE)]
     first = GATED_LIBRARY_FROM if shape.gated else LIBRARY_FROM
     library = [LIBRARY] if shape.rows > first and not shape.biased else []
     whole = shape.gated and not shape.biased and shape.columns % TILES.columns == shape.depth % TILES.depth == 0
@@ -299,7 +322,7 @@ def packed(shape: Shape) -> list[Way]:
     rows = min(32, max(8, 1 << (shape.rows - 1).bit_length()))
     narrow, broad, gated = PACKED_TABLE[shape.form.rstrip("/"), rows]
     few: Way = gated if shape.gated else narrow if shape.columns <= 4096 else broad
-    return [*one_row(shape), few]
+    return [*relay(shape), *one_row(shape), few]
 
 
 def one_row(shape: Shape) -> list[Way]:
@@ -312,6 +335,26 @@ def one_row(shape: Shape) -> list[Way]:
     else:
         one = deep if shape.depth > shape.columns else narrow if shape.columns <= 4096 else broad
     return [one] if shape.depth % (64 * one.tiles * one.teams) == shape.columns % 16 == 0 else []
+
+
+def relay(shape: Shape) -> list[Way]:
+    """For one row of NVFP4, if programs of few panels cover the outputs with one for each processor."""
+    plain = shape.form.startswith("nvfp4") and not (shape.gated or shape.biased or shape.columns % 16)
+    if shape.rows > 1 or not plain or shape.depth % (RELAY_STEP * RELAY_GROUPS):
+        return []
+    panels = shape.columns // 16
+    fitting = (count for count in (1, 2, 3) if panels % count == 0 and panels // count <= PROCESSORS)
+    ways: list[Way] = [Relay(count, RELAY_GROUPS) for count in fitting]
+    return ways[:1]
+
+
+def block_groups(shape: Shape) -> list[Way]:
+    """For many rows of whole tiles without bias."""
+    one, two = BLOCK_GROUPS
+    ways = [one, two] if shape.gated and shape.rows >= GATED_IN_ONE_PASS_FROM else [two, one]
+    if shape.biased or shape.rows < BLOCK_GROUPS_FROM or shape.depth % 128:
+        return []
+    return [way for way in ways if shape.columns % ((64 if shape.gated else 128) * way.passes) == 0]
 
 
 def by_blocks(schedule: Schedule) -> Schedule:
@@ -400,6 +443,10 @@ ONE_ROW_TABLE: dict[str, tuple[OneRow, OneRow, OneRow, OneRow]] = {
 }
 """Measured, but for FP8's seven copies: with four of them two programs go to one processor where the kernel ahead left
 some free, and take 13 us instead of 7.5 (docs/log.md)."""
+RELAY_STEP, RELAY_GROUPS, PROCESSORS = 1024, 2, 132
+"""Depths are whole steps for each group."""
+BLOCK_GROUPS = BlockGroups(1, 64, 5, 8), BlockGroups(2, 64, 4, 8)
+BLOCK_GROUPS_FROM, GATED_IN_ONE_PASS_FROM = 512, 4096
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
 GATED_GROUPS = GatedGroups(4, 16)

@@ -23,9 +23,9 @@ PRODUCT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{{sums}}}, {{{nu
 def nvfp4_numbers(word: str, scales: tuple[str, str], step: int, to: tuple[str, str, str, str]) -> str:
     """`scales`: of outputs g and g + 8, a byte for each of four steps; `packed.PLACES` has the shifts."""
     return f"""
-prmt.b32 s, {scales[0]}, {scales[1]}, 0x{step}{4 + step}{step}{step};
-and.b32 s, s, 0x00FF00FF;
-mad.lo.u32 s, s, 16, 0x76007600;
+prmt.b32 s, {scales[0]}, {scales[1]}, 0x{4 + step}{4 + step}{step}{step};
+mov.b32 f, 0x70007000;
+lop3.b32 s, s, 0x0FF00FF0, f, 0xEA;
 mov.b32 {{lo, hi}}, s;
 mov.b32 f, {{lo, lo}};
 mov.b32 g, {{hi, hi}};

@@ -14,8 +14,8 @@ matrix unit: outputs g and g + 8 (half), k = 16 step + 8 hi + 2 t + lo.
     fp8     words [panel, tile, step // 2, g, t, step % 2, half]
 
 A word of nvfp4 has a number's sign and magnitude where few shifts bring them to their places in two bfloat16 at once
-(`PLACES`). A scale's byte is its exponent + 10 and three bits, so that a shift and an addition make a bfloat16 of it;
-signs of scales, and scales of zero, have gone into the codes.
+(`PLACES`). A scale's byte has what two copies of it, masked, leave of a bfloat16: of its exponent the last bit and the
+four ahead of that, with the fraction in between. Signs of scales, and scales of zero, have gone into the codes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from zerokl.ops.triton.numbers import EARLY, NARROW, begin
 PANEL, TILE = 16, 64
 PLACES = ((15, 6), (12, 3), (13, 0), (14, 9))
 """Of pairs (half, hi): where the sign is, and the lowest of three bits."""
-SUBNORMAL_SCALES = (80, 8, 16, 20, 24, 26, 28, 30)
+SUBNORMAL_SCALES = (176, 104, 112, 116, 120, 122, 124, 126)
+"""Exponent + 22 and three bits of fraction, of scales below 2^-6; the first is a zero, whose scale is 1."""
 SHRUNK = 128.0
 """What nvfp4's numbers are divided by."""
 TILES = 4
@@ -43,7 +44,7 @@ def pack_nvfp4(codes: Any, scales: Any) -> tuple[Any, Any]:
     numbers = torch.stack((codes & 15, codes >> 4), -1).reshape(*scales.shape, 16)
     flipped = numbers ^ ((scales >> 7) << 3)[..., None]
     numbers = torch.where(((scales & 127) == 0)[..., None], flipped & 8, flipped).flatten(1)
-    table = [*SUBNORMAL_SCALES, *(code + 24 for code in range(8, 128))]
+    table = [turned(code) for code in (*SUBNORMAL_SCALES, *(code + 120 for code in range(8, 128)))]
     kept = torch.tensor(table, dtype=torch.uint8, device=codes.device)[(scales & 127).int()]
     parts = padded(numbers, TILE).reshape(-1, 2, 8, numbers_in(numbers, TILE), 4, 2, 4, 2)
     parts = parts.permute(1, 5, 7, 0, 3, 2, 6, 4)  # [half, hi, lo, panel, tile, g, t, step]
@@ -52,6 +53,11 @@ def pack_nvfp4(codes: Any, scales: Any) -> tuple[Any, Any]:
     )
     bytes_of_scales = padded(kept, 4).reshape(-1, 2, 8, numbers_in(kept, 4), 4).permute(0, 3, 2, 1, 4).contiguous()
     return words.to(torch.int32).contiguous(), bytes_of_scales.view(torch.int32)
+
+
+def turned(code: int) -> int:
+    """Five bits of exponent, three of fraction -> the exponent's last bit, the fraction, its other bits."""
+    return (code & 15) << 4 | code >> 4
 
 
 def placed(codes: Any, pair: int) -> Any:
@@ -85,6 +91,11 @@ def numbers_in(array: Any, columns: int) -> int:
 
 
 @triton.jit
+def nvfp4_scale(code):
+    return (((code & 15) << 24) | ((code & 240) << 16) | 0x70000000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def nvfp4_number(words, scales, SIGN: tl.constexpr, LOWEST: tl.constexpr, LO: tl.constexpr):
     half_word = words >> (16 * LO)
     number = (((half_word >> SIGN) << 31) | (((half_word >> LOWEST) & 7) << 22)).to(tl.float32, bitcast=True)
@@ -105,9 +116,9 @@ def fp8_number(words, HI: tl.constexpr, LO: tl.constexpr):
 @triton.jit
 def unpack_panel(
     words, scales, counts, out, N, K, num_tiles, panels_each,
-    NVFP4: tl.constexpr, SOME: tl.constexpr, TILES: tl.constexpr,
+    NVFP4: tl.constexpr, SOME: tl.constexpr, TURN: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """A program does 16 outputs and TILES tiles of k; SOME: of experts that have rows."""
+    """A program does 16 outputs, TILES tiles of k. SOME: experts that have rows; TURN: panels of each half in turn."""
     begin()
     if SOME:  # noqa: SIM102 - the load is only there for experts
         if tl.load(counts + tl.program_id(0) // panels_each) == 0:
@@ -120,10 +131,8 @@ def unpack_panel(
         w = tl.load(words + (panel * num_tiles + tile) * 128 + g * 16 + t * 4 + inner, mask=there, other=0)
         at = scales + (panel * num_tiles + tile) * 16 + g * 2
         shift = (inner * 8)[None, None, None, :]
-        low = ((((tl.load(at, mask=there, other=0) >> shift) & 255) * 16 + 0x7600) << 16).to(tl.float32, bitcast=True)
-        high = ((((tl.load(at + 1, mask=there, other=0) >> shift) & 255) * 16 + 0x7600) << 16).to(
-            tl.float32, bitcast=True
-        )
+        low = nvfp4_scale(tl.load(at, mask=there, other=0) >> shift)
+        high = nvfp4_scale(tl.load(at + 1, mask=there, other=0) >> shift)
         first_half = tl.join(
             tl.join(nvfp4_number(w, low, 15, 6, 0), nvfp4_number(w, low, 15, 6, 1)),
             tl.join(nvfp4_number(w, low, 12, 3, 0), nvfp4_number(w, low, 12, 3, 1)),
@@ -142,24 +151,31 @@ def unpack_panel(
         )
         numbers = numbers.reshape([2 * TILES, 8, 4, 2, 2, 2, 2]).permute(4, 1, 0, 3, 6, 2, 5)
     numbers = numbers.reshape([16, 64 * TILES])
-    row = panel * 16 + tl.arange(0, 16)
+    to = panel
+    if TURN:
+        to = panel % panels_each // TURN * (2 * TURN) + panel // panels_each * TURN + panel % TURN
+    row = to * 16 + tl.arange(0, 16)
     k = first * 64 + tl.arange(0, 64 * TILES)
     inside = (row < N)[:, None] & (k < K)[None, :]
     tl.store(out + row[:, None] * K + k[None, :], numbers.to(out.dtype.element_ty), mask=inside)
 
 
-def unpacked(weight: Any, counts: Any = None) -> Any:
-    """[N, K] bf16: the numbers that sums are made of; of several experts one under the other, those with counts."""
+def unpacked(weight: Any, counts: Any = None, turn: int = 0) -> Any:
+    """[N, K] bf16: the numbers that sums are made of; of several experts one under the other, those with counts.
+
+    `turn`: so many rows of the first half, the same of the second, the next of the first, ...
+    """
     rows, columns = weight.shape
     out = torch.empty((rows, columns), dtype=NARROW, device=weight.words.device)
     num_tiles = -(-columns // TILE)
-    grid = (-(-rows // PANEL), triton.cdiv(num_tiles, TILES))
+    grid, turn = (-(-rows // PANEL), triton.cdiv(num_tiles, TILES)), turn // PANEL
     nvfp4 = weight.kind == "nvfp4"
     scales = weight.scales if nvfp4 else weight.words
     some = counts is not None
-    each = grid[0] // len(counts) if some else 1
+    each = grid[0] // (len(counts) if some else 2)
     unpack_panel[grid](
-        weight.words, scales, counts if some else weight.words, out, rows, columns, num_tiles, each, nvfp4, some, TILES,
+        weight.words, scales, counts if some else weight.words, out, rows, columns, num_tiles, each, nvfp4, some, turn,
+        TILES,
         num_warps=4, **EARLY,
     )  # fmt: skip
     return out

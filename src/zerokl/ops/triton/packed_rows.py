@@ -79,7 +79,7 @@ def per_step(scales, words: gl.constexpr):
     shift = gl.arange(0, 4, layout=inner) * 8
     shift = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.expand_dims(shift, 0), 1), 2), 3)
     own, shift = gl.broadcast(gl.expand_dims(gl.expand_dims(own, 3), 4), shift)
-    return ((own >> shift) & 255) * 0x100010 + 0x76007600
+    return ((own >> shift) & 255) * 0x01010101 & 0x0FF00FF0 | 0x70007000
 
 
 @gluon.jit

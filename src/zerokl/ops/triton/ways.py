@@ -11,6 +11,7 @@ from zerokl.errors import ShapeError
 from zerokl.ops.choices import (
     LIBRARY_LEAVES,
     REFERENCE,
+    BlockGroups,
     Choices,
     GatedGroups,
     LeafGroups,
@@ -18,6 +19,7 @@ from zerokl.ops.choices import (
     OneRow,
     Packed,
     Persistent,
+    Relay,
     Schedule,
     Shape,
     Streamed,
@@ -25,6 +27,7 @@ from zerokl.ops.choices import (
     Way,
 )
 from zerokl.ops.matrix import DeviceMatrix, PackedLeaves, PackedMatrix
+from zerokl.ops.triton.block_groups import run_block_groups
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.finish import finish
 from zerokl.ops.triton.gated_groups import run_gated_groups
@@ -35,6 +38,7 @@ from zerokl.ops.triton.one_row import run_one_row
 from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.packed_rows import run_packed
 from zerokl.ops.triton.persistent import run_persistent
+from zerokl.ops.triton.relay import run_relay
 from zerokl.ops.triton.streamed import run_streamed
 from zerokl.ops.triton.streamed_rows import run_streamed_rows
 from zerokl.ops.triton.swiglu import swiglu
@@ -138,8 +142,13 @@ def compute_packed(way: Way, x: Any, weight: PackedMatrix, y: Any, bias: Any, ad
     """
     if isinstance(way, OneRow):
         return run_one_row(x, weight, y, way, bias, added, gated)
+    if isinstance(way, Relay):
+        return run_relay(x, weight, y, way, added)
     if isinstance(way, Packed):
         return run_packed(x, weight, y, way, bias, added, gated)
+    if isinstance(way, BlockGroups):
+        w = unpacked(weight, turn=64 * way.passes if gated else 0)
+        return run_block_groups(x, w, y, weight.scales, way, added, gated)
     w, factors = unpacked(weight), weight.factors_of_chain
     if isinstance(way, Schedule):
         return run_chain(x, w, y, way, bias, added, gated, factors, weight.scaled)
