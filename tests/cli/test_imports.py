@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,9 @@ def test_a_supervisor_finds_a_model_without_loading_what_reads_it(tmp_path: Path
     assert found == str(model)
     never = {*NEVER["zerokl.cli.serve"], "ssl", "http.client", "zerokl._native", "zerokl.types"}
     assert never & set(modules.split()) == set()
+
+
+def test_a_library_leaves_its_users_environment_alone() -> None:
+    code = "import os; before = dict(os.environ); from zerokl import LLM; assert LLM; assert before == dict(os.environ)"
+    for given in ({}, {"OPENBLAS_THREAD_TIMEOUT": "20"}):
+        subprocess.run([sys.executable, "-c", code], env=os.environ | given, timeout=60, check=True)
