@@ -81,10 +81,12 @@ def test_a_tokenizer_that_is_refused_ends_the_reading_of_weights(tiny, tmp_path,
     read, began = [], models.weights.read
     monkeypatch.setattr(models.weights, "read", lambda *row: (time.sleep(0.05), read.append(row), began(*row))[2])
     bad = shutil.copytree(tiny, tmp_path / "bad")
-    (bad / "tokenizer.json").write_text('{"model": {}}')
+    content = json.loads((bad / "tokenizer.json").read_text())
+    content["model"]["type"] = "unheard of"
+    (bad / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         build(config(bad))
-    assert len(read) <= 4, "two readers, and what was begun"
+    assert 1 <= len(read) <= 4, "two readers, and what was begun"
     assert sys.getswitchinterval() == pytest.approx(0.005)
 
 
