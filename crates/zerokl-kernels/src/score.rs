@@ -147,15 +147,15 @@ fn sum_of_powers<L: Lanes>(block: &[f32], m: f32) -> f32 {
     let (m, factor) = (L::splat(m), L::splat(std::f32::consts::LOG2_E));
     let mut sum = L::zero();
     for x in vectors {
-        sum = sum.add(math::exp2(L::load(x).sub(m).mul(factor)));
+        sum = sum.add(math::exp2_below_zero(L::load(x).sub(m).mul(factor)));
     }
-    let last = math::exp2(L::load_first(rest).sub(m).mul(factor));
+    let last = math::exp2_below_zero(L::load_first(rest).sub(m).mul(factor));
     // Adding the +0 of a lane beyond the end is skipping it: a lane is never -0.
     sum.add(L::select(L::first_lanes(rest.len()), last, L::zero())).sum()
 }
 
-/// exp2(x * log2 e) of one number.
+/// exp2(x * log2 e) of one number, not above 0.
 #[inline(always)]
 fn power<L: Lanes>(x: f32) -> f32 {
-    math::exp2(L::splat(x * std::f32::consts::LOG2_E)).to_array()[0]
+    math::exp2_below_zero(L::splat(x * std::f32::consts::LOG2_E)).to_array()[0]
 }

@@ -12,7 +12,7 @@ pub fn tanh<L: Lanes>(u: L) -> L {
     let (size, square) = (u.abs(), u.mul(u));
     let polynomial = SMALL[..4].iter().rev().fold(L::splat(SMALL[4]), |y, c| y.fma(square, L::splat(*c)));
     let small = size.mul(square).fma(polynomial, size);
-    let t = math::exp2(size.mul(L::splat(-2.0 * std::f32::consts::LOG2_E)));
+    let t = math::exp2_below_zero(size.mul(L::splat(-2.0 * std::f32::consts::LOG2_E)));
     let large = L::splat(1.0).sub(t).div(L::splat(1.0).add(t));
     let y = L::select(size.less_than(L::splat(0.55)), small, large);
     L::select(u.less_than(L::zero()), y.neg(), y)
