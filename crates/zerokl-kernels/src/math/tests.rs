@@ -54,7 +54,7 @@ fn exp2_below_zero_gives_the_bits_of_exp2() {
     let edges = (0..=1300).flat_map(|i| [-127.0 - i as f32 / 32.0, -i as f32 / 8.0]);
     let edges: Vec<f32> = edges.chain([-0.0, f32::NEG_INFINITY, f32::MIN, -1e-45, f32::NAN, -f32::NAN]).collect();
     let edges: Vec<[f32; LANES]> = edges.chunks(LANES).map(|x| std::array::from_fn(|i| x[i % x.len()])).collect();
-    for x in patterns().chain(edges) {
+    for x in patterns().step_by(5).chain(edges) {
         // A NaN keeps its bits; a number above 0 isn't asked for.
         let x = x.map(|x| if x > 0.0 { -x } else { x });
         for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
