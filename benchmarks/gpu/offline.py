@@ -190,10 +190,12 @@ def profile(runner: CudaRunner, requests: int, prompt: int, outputs: int, budget
 def print_spent(events: Iterable[Any]) -> None:
     """From the end of one kernel to the end of the next: their own durations overlap, as they begin early.
 
-    Of whole steps, the first ones left out.
+    Of whole steps, the first ones left out; nothing for a case of fewer steps.
     """
     kernels = sorted((e.time_range.end, e.name) for e in events if str(e.device_type).endswith("CUDA"))
     starts = [place for place, (_, name) in enumerate(kernels) if name.startswith("embedding_rows")][4:]
+    if len(starts) < 2:
+        return
     spent: dict[str, list[float]] = defaultdict(list)
     for place in range(starts[0] + 1, starts[-1] + 1):
         spent[kernels[place][1]].append(kernels[place][0] - kernels[place - 1][0])
