@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,19 @@ def test_an_engine_that_never_worked_is_not_started_again(tmp_path: Path) -> Non
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "the engine ended with status 1 before the server was ready" in result.stderr
+
+
+def test_an_engine_that_fails_at_its_start_is_seen_while_a_frontend_does_not_answer_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    dying, sleeper = (
+        [sys.executable, "-c", "raise SystemExit(3)"],
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+    )
+    asked = threading.Event()
+    with Supervisor(Child("engine", dying), Child("frontend", sleeper)) as supervisor:
+        began = time.monotonic()
+        assert supervisor.watch(is_ready=lambda: asked.wait(30), on_ready=lambda: None) == 1
+        assert time.monotonic() - began < 10
+        asked.set()

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -63,14 +64,14 @@ class Supervisor:
     def __init__(self, engine: Child, *frontends: Child) -> None:
         self.engine = engine
         self.frontends = frontends
-        self._deaths: queue.SimpleQueue[tuple[Child, int] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[Child, int] | int | None] = queue.SimpleQueue()
+        """A death and its status; the number of a start after which all were ready; None: a signal."""
+        self._starts = 0
         self._watching = False
         self._ending = False
         self._ended = threading.Event()
         self._ready = False
         """It has worked once."""
-        self._well = False
-        """It works, as far as is known."""
         self._pause_s = RESTART_PAUSE_S
 
     def __enter__(self) -> Supervisor:
@@ -95,21 +96,34 @@ class Supervisor:
     def watch(self, is_ready: Callable[[], bool], on_ready: Callable[[], object]) -> int:
         """Until a signal: 0. Or until a child failed before `is_ready` was true once: 1."""
         self._watching = True
+        self._wait_for(is_ready)
         while not self._ending:
-            if not self._well and is_ready():
-                self._well, self._pause_s = True, RESTART_PAUSE_S
+            event = self._events.get()
+            if event is None:
+                break
+            if isinstance(event, tuple):
+                if not self._restart(*event):
+                    return 1
+                self._wait_for(is_ready)
+            elif event == self._starts:
+                self._pause_s = RESTART_PAUSE_S
                 if not self._ready:
                     self._ready = True
                     on_ready()
-            try:
-                death = self._deaths.get(timeout=None if self._well else POLL_S)
-            except queue.Empty:
-                continue
-            if death is None:
-                break
-            if not self._restart(*death):
-                return 1
         return 0
+
+    def _wait_for(self, is_ready: Callable[[], bool]) -> None:
+        """Asks on a thread of its own, as a frontend that isn't there yet may take seconds to answer."""
+        start = self._starts
+
+        def ask() -> None:
+            while start == self._starts and not self._ending:
+                if is_ready():
+                    self._events.put(start)
+                    return
+                time.sleep(POLL_S)
+
+        threading.Thread(target=ask, name="ready", daemon=True).start()
 
     def _restart(self, child: Child, status: int) -> bool:
         """False: it never worked, so starting it again would not help."""
@@ -117,7 +131,6 @@ class Supervisor:
             log.error("the %s ended with status %d before the server was ready", child.name, status)
             return False
         log.warning("the %s ended with status %d; starting it again", child.name, status)
-        self._well = False
         if not self._ended.wait(self._pause_s):
             self._start(child)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
@@ -129,7 +142,8 @@ class Supervisor:
             child.command, pass_fds=child.descriptors, start_new_session=True, env=QUIET | os.environ
         )
         child.process = process
-        threading.Thread(target=lambda: self._deaths.put((child, process.wait())), daemon=True).start()
+        self._starts += 1
+        threading.Thread(target=lambda: self._events.put((child, process.wait())), daemon=True).start()
 
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
         """The first ends in order; a second one does not wait. Before `watch` it ends whatever the caller is doing."""
@@ -140,7 +154,7 @@ class Supervisor:
                 child.signal(signal.SIGKILL)
         self._ending = True
         self._ended.set()
-        self._deaths.put(None)
+        self._events.put(None)
 
 
 def lifeline() -> tuple[int, int]:
