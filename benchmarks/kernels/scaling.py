@@ -95,13 +95,17 @@ def linear(matrices: list[ops.Matrix], rows: int) -> Work:
     return lambda: [ops.linear(x[matrix.shape[1]], matrix) for matrix in matrices]
 
 
+def stored(array: np.ndarray, dtype: str) -> np.ndarray:
+    """As the cache keeps it; bfloat16 as its words."""
+    return (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else array
+
+
 def attention(keys: int, dtype: str) -> Work:
     random = np.random.default_rng(keys)
     pages = -(-keys // PAGE)
     order = random.permutation(pages).astype(np.int32)
-    k, v = (random.standard_normal((pages, KV_HEADS, *tail), np.float32) for tail in ((SIZE, PAGE), (PAGE, SIZE)))
-    if dtype == "bfloat16":
-        k, v = ((array.view(np.uint32) >> 16).astype(np.uint16) for array in (k, v))
+    tails = ((SIZE, PAGE), (PAGE, SIZE))
+    k, v = (stored(random.standard_normal((pages, KV_HEADS, *tail), np.float32), dtype) for tail in tails)
     position = np.array([keys - 1], np.int32)
     ragged = ops.Ragged(position, position, np.array([0, 1], np.int32), order[None], PAGE)
     q = random.standard_normal((1, HEADS, SIZE), np.float32)

@@ -27,6 +27,7 @@ from zerokl import _native
 from zerokl.bench.ceilings import Ceilings, ceilings
 from zerokl.config import Config
 from zerokl.engine.build import build
+from zerokl.runner import CpuRunner
 from zerokl.types import Request, RequestId, SamplingParams
 
 PROMPT, STEPS = 16, 64
@@ -52,8 +53,10 @@ def main() -> None:
     cases += [(f"prefill of {length}", [length], 1) for length in options.prefill]
     cases += [(f"decode at {depth}", [depth], STEPS) for depth in options.depth]
     found = {name: measured(built, prompts, new_tokens) for name, prompts, new_tokens in cases}
+    runner = built.engine.runner
+    assert isinstance(runner, CpuRunner)
     for name, case in found.items():
-        show(name, case, limits, built.engine.runner.model)
+        show(name, case, limits, runner.model)
     if options.json:
         options.json.write_text(json.dumps({"ceilings": [limits.read_gb_per_s, limits.gflop_per_s], **found}, indent=1))
 
