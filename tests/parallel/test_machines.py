@@ -24,10 +24,11 @@ from tests.checkpoints.tiny import make_tiny_llama
 from tests.http.real import LAUNCHED, real_server
 from tests.models.test_oracle_live import ORACLE
 from tests.models.variants import tokens
-from tests.parallel.teams import Threads, told
+from tests.parallel.teams import Threads, groups, told
 from tests.parallel.test_invariance import alone, checkpoint_of
 from zerokl import LLM
 from zerokl.errors import ConfigError, EngineError
+from zerokl.models import Team
 from zerokl.parallel import machines
 from zerokl.parallel.host_group import PeerGone
 from zerokl.parallel.machines import Follower, Hello, Place, follow, lead, place_of
@@ -99,6 +100,13 @@ def test_parts_larger_than_all_buffers_do_not_wait_for_each_other() -> None:
         found = list(pool.map(lambda i: (one, other)[i].gather(parts[i], shapes), range(2)))
     for gathered in found:
         assert all(np.array_equal(part, expected) for part, expected in zip(gathered, parts, strict=True))
+    one.close()
+    other.close()
+
+
+def test_ranks_share_the_memory_of_their_machine_alone() -> None:
+    one, other = tcp_groups(2)
+    assert [Team(2, group).local_size for group in (None, one, *groups(2))] == [1, 1, 2, 2]
     one.close()
     other.close()
 

@@ -45,6 +45,11 @@ class Team:
         return 1 if self.group is None else int(self.group.size)
 
     @property
+    def local_size(self) -> int:
+        """Ranks on this machine, which share its memory."""
+        return 1 if self.group is None else int(getattr(self.group, "local_size", self.size))
+
+    @property
     def is_plain(self) -> bool:
         return self.leaves == self.size == 1
 

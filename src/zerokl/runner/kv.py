@@ -94,8 +94,8 @@ def pages_that_fit(model: Model, config: Config) -> int:
 
 
 def free_for(model: Model) -> int:
-    """The memory that a rank may take: all are on this machine."""
-    return available_memory() // model.team.size
+    """The memory that a rank may take, beside the others on this machine."""
+    return available_memory() // model.team.local_size
 
 
 def tokens_that_fit(model: Model, fraction: float | None, free_bytes: int) -> int:
