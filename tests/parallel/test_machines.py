@@ -38,6 +38,9 @@ from zerokl.parallel.tcp import TcpGroup
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "head", "MASTER_PORT": "29500"}
 EXTERNAL = ("--distributed-executor-backend", "external_launcher")
 PATIENCE_S = 20.0
+FAR = msgspec.msgpack.encode(Hello("", 2, 1, "channel", 80000))
+FAR_PORT = len(FAR).to_bytes(4, "little") + FAR
+"""A rank's first words, but for a port that can't be."""
 
 
 def free_port() -> int:
@@ -176,7 +179,9 @@ def test_who_is_not_wanted_is_told_why_and_nobody_else_is_hurt(hello: dict[str, 
         assert follower.status() == 0
 
 
-@pytest.mark.parametrize("junk", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\xff\xff\xff\xff", b"\x03\0\0\0abc", b""])
+@pytest.mark.parametrize(
+    "junk", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\xff\xff\xff\xff", b"\x03\0\0\0abc", b"", FAR_PORT]
+)
 def test_what_is_no_rank_is_hung_up_on(junk: bytes) -> None:
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
@@ -247,6 +252,8 @@ def test_the_variables_say_who_this_is() -> None:
     [
         ({"RANK": None}, "the variable RANK is not set; start this with torchrun"),
         ({"MASTER_PORT": None}, "the variable MASTER_PORT is not set"),
+        ({"MASTER_PORT": "80000"}, "MASTER_PORT is 80000, not 1 to 65535"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT is 0, not 1 to 65535"),
         ({"RANK": "one"}, "RANK is 'one', not a number"),
         ({"RANK": "4"}, "RANK is 4, but WORLD_SIZE 4"),
         ({"WORLD_SIZE": "2"}, r"--tp 4: 2 processes were started \(WORLD_SIZE\)"),

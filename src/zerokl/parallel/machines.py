@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ PATIENCE_S = 600.0
 """Until all have met: other machines may still be loading their containers."""
 HELLO_S = 5.0
 LONGEST_HELLO = 65536
+MOST_PORTS = 65535
 PORT_KEY = "zerokl/port"
 RETRY_S = 0.2
 ROLES = ("channel", "life", "parts")
@@ -75,6 +76,9 @@ def place_of(environment: Mapping[str, str], size: int) -> Place:
     rank, ranks = number("RANK"), number("WORLD_SIZE")
     if ranks != size:
         raise ConfigError(f"--tp {size}: {ranks} processes were started (WORLD_SIZE); there must be one for each rank")
+    port = number("MASTER_PORT")
+    if not 0 < port <= MOST_PORTS:
+        raise ConfigError(f"{WHERE}: MASTER_PORT is {port}, not 1 to {MOST_PORTS}")
     if rank >= ranks:
         raise ConfigError(f"{WHERE}: RANK is {rank}, but WORLD_SIZE {ranks}")
     return Place(
@@ -83,7 +87,7 @@ def place_of(environment: Mapping[str, str], size: int) -> Place:
         number("LOCAL_RANK", "0"),
         number("LOCAL_WORLD_SIZE", "1"),
         environment.get("MASTER_ADDR", "127.0.0.1"),
-        number("MASTER_PORT"),
+        port,
         environment.get("TORCHELASTIC_RUN_ID", ""),
         environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
@@ -96,7 +100,7 @@ class Hello(msgspec.Struct, forbid_unknown_fields=True):
     size: int
     rank: int
     role: str
-    port: int = 0
+    port: Annotated[int, msgspec.Meta(ge=0, le=MOST_PORTS)] = 0
     """Where the rank listens for those above it."""
 
 
