@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu.device import DEVICE, normal, same
-from zerokl import ops
+from tests.gpu.device import DEVICE, same
+from tests.gpu.early import waits_for_the_kernel_ahead
 from zerokl.ops.choices import REFERENCE, STREAMED, Choices, Shape, Streamed
 from zerokl.ops.triton import admit
 from zerokl.ops.triton.admit import differing, inputs, outcome
@@ -57,25 +57,4 @@ def test_rows_beyond_the_last_one_are_not_read():
 
 
 def test_a_stream_that_begins_early_still_sees_what_the_kernel_ahead_writes():
-    """Norm, product, norm, product, in a graph: each input is written just before, by a kernel that lets others in."""
-    x, gain = normal(1, 4, 1024, dtype=torch.float32), torch.ones(1024, device=DEVICE)
-    weights = [(normal(2 + i, 1024, 1024) / 32).contiguous() for i in range(6)]
-
-    def run(way):
-        rows = x
-        for w in weights:
-            narrow = ops.rms_norm(rows, gain, 1e-6)
-            rows = compute(way, narrow, w, empty(narrow, 1024, torch.float32))
-        return rows
-
-    expected = run(REFERENCE)
-    for way in WAYS:
-        run(way)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found = run(way)
-        for _ in range(20):
-            found.fill_(float("nan"))
-            graph.replay()
-            assert same(found, expected), way
+    waits_for_the_kernel_ahead(WAYS, rows=4)

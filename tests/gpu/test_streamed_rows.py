@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from tests.gpu.device import DEVICE, normal, same
-from zerokl import ops
+from tests.gpu.device import DEVICE
+from tests.gpu.early import waits_for_the_kernel_ahead
 from zerokl.ops.choices import GATED_GROUPS, REFERENCE, Shape, StreamedRows, candidates, leaf_candidates, reference_of
 from zerokl.ops.triton import admit
 from zerokl.ops.triton.admit import differing, inputs, outcome
-from zerokl.ops.triton.chain import empty
-from zerokl.ops.triton.ways import compute
 
 pytestmark = pytest.mark.device
 
@@ -64,25 +61,4 @@ def test_they_are_the_first_choice_at_their_sizes():
 
 
 def test_a_stream_of_rows_that_begins_early_still_sees_what_the_kernel_ahead_writes():
-    """Norm, product, norm, product, in a graph: each input is written just before, by a kernel that lets others in."""
-    x, gain = normal(1, 48, 1024, dtype=torch.float32), torch.ones(1024, device=DEVICE)
-    weights = [(normal(2 + i, 1024, 1024) / 32).contiguous() for i in range(6)]
-
-    def run(way):
-        rows = x
-        for w in weights:
-            narrow = ops.rms_norm(rows, gain, 1e-6)
-            rows = compute(way, narrow, w, empty(narrow, 1024, torch.float32))
-        return rows
-
-    expected = run(REFERENCE)
-    for way in WAYS:
-        run(way)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found = run(way)
-        for _ in range(20):
-            found.fill_(float("nan"))
-            graph.replay()
-            assert same(found, expected), way
+    waits_for_the_kernel_ahead(WAYS, rows=48)
