@@ -64,9 +64,10 @@ class Config:
     # Numerics
     cpu_numerics: str = option(
         "exact",
-        "Products with GGUF's block types. exact: with float32 activations. integer: rounded to int8 per token and 32.",
+        "exact: float32 activations. integer: with GGUF's block types rounded to int8 per token and 32. sm90: the bits "
+        "of an H100 or H200, slowly: to repeat and debug what a GPU said.",
         bits=True,
-        choices=["exact", "integer"],
+        choices=["exact", "integer", "sm90"],
     )
     random_seed: int | str = option(
         0,

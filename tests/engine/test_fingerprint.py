@@ -82,6 +82,7 @@ OTHER_BITS = {
 def test_every_option_that_can_move_a_bit_moves_it(tiny, tmp_path, name):
     if name == "cpu_numerics":
         assert built(tiny, cpu_numerics="integer") == built(tiny), "weights that aren't blocks have one numerics"
+        assert built(tiny, cpu_numerics="sm90") != built(tiny, kv_cache_dtype="bfloat16")
         return
     template = tmp_path / "other.jinja"
     template.write_text("{{ messages[0].content }}!")

@@ -139,6 +139,19 @@ pub fn attention(cpu: Cpu, step: &Attention<'_>, y: &mut [f32]) -> Result<(), St
     Ok(())
 }
 
+/// Calls `run` once for each block, with its rows of `y`: for another arithmetic over the same keys.
+pub(crate) fn with_blocks(
+    cpu: Cpu,
+    step: &Attention<'_>,
+    y: &mut [f32],
+    run: impl Fn(&Block, &mut [&mut [f32]]) + Sync,
+) -> Result<(), String> {
+    let blocks = step.blocks()?;
+    let outputs = lend_rows(step, &blocks, y);
+    cpu.parallel_for(blocks.len(), |i| run(&blocks[i], &mut outputs[i].lock().expect("one task per block")));
+    Ok(())
+}
+
 /// Below so many products of a key's number with a query's, waking another thread costs more than it saves.
 const ALONE: usize = 1 << 17;
 

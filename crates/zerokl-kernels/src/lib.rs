@@ -24,6 +24,7 @@ pub mod route;
 pub mod sample;
 pub mod score;
 pub mod short_conv;
+pub mod sm90;
 pub mod swiglu;
 pub mod tape;
 pub mod tiles;

@@ -21,6 +21,7 @@ use crate::linear::{Epilogue, gated_linear, linear};
 use crate::matrix::Matrix;
 use crate::rms_norm::rms_norm;
 use crate::rope::rope_table;
+use crate::sm90;
 
 /// The number of an array.
 pub type Name = usize;
@@ -29,8 +30,8 @@ pub type Name = usize;
 pub enum Op<W> {
     Embedding { weight: W, out: Name },
     RopeTable { frequencies: Vec<f64>, scale: f64, cos: Name, sin: Name },
-    RmsNorm { x: Name, weight: Vec<f32>, eps: f32, out: Name },
-    Linear { x: Name, weight: W, bias: Option<Vec<f32>>, residual: Option<Name>, out: Name },
+    RmsNorm { x: Name, weight: Vec<f32>, eps: f32, wide: bool, out: Name },
+    Linear { x: Name, weight: W, bias: Option<Vec<f32>>, residual: Option<Name>, wide: bool, out: Name },
     Gated { x: Name, weight: W, bias: Option<Vec<f32>>, out: Name },
     RotateAndStore { qkv: Name, turns: [Name; 2], layer: usize, heads: usize, norms: Option<HeadNorms>, out: Name },
     Attention { q: Name, layer: usize, heads: usize, factor: f32, out: Name },
@@ -87,7 +88,17 @@ enum Place {
     Buffer(usize),
 }
 
+/// Whose arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numerics {
+    /// The CPU's own.
+    Cpu,
+    /// A GPU's, which rounds to bfloat16 what isn't `wide`.
+    Sm90,
+}
+
 pub struct Tape<W> {
+    numerics: Numerics,
     ops: Vec<Op<W>>,
     /// Of each array: numbers in a row, and where it lies.
     widths: Vec<usize>,
@@ -127,9 +138,9 @@ impl LayerPools<'_> {
 impl<W: AsRef<Matrix>> Tape<W> {
     /// `inputs` are given by every step, `outputs` are handed out. Panics unless every other array is written once, and
     /// before it is read.
-    pub fn new(ops: Vec<Op<W>>, widths: Vec<usize>, inputs: &[Name], outputs: &[Name]) -> Self {
+    pub fn new(numerics: Numerics, ops: Vec<Op<W>>, widths: Vec<usize>, inputs: &[Name], outputs: &[Name]) -> Self {
         let (places, count) = lifetimes::places(&ops, widths.len(), inputs, outputs);
-        Tape { ops, widths, places, buffers: vec![Vec::new(); count], times: Times::new() }
+        Tape { numerics, ops, widths, places, buffers: vec![Vec::new(); count], times: Times::new() }
     }
 
     /// Runs the operations in order. `inputs` and `outputs` have the step's rows, `pools` are the layers'.
@@ -144,12 +155,13 @@ impl<W: AsRef<Matrix>> Tape<W> {
         inputs: &[&[f32]],
         outputs: Vec<&mut [f32]>,
     ) -> Result<(), String> {
-        let Tape { ops, widths, places, buffers, times } = self;
+        let Tape { numerics, ops, widths, places, buffers, times } = self;
+        let as_gpu = *numerics == Numerics::Sm90;
         let outputs = outputs.into_iter().map(Some).collect();
         let mut arrays = Arrays { rows, widths, places, buffers, inputs, outputs };
         let mut began = Instant::now();
         for op in ops {
-            run_one(cpu, op, step, pools, &mut arrays)?;
+            run_one(cpu, as_gpu, op, step, pools, &mut arrays)?;
             // A reading of the clock takes 25 ns, 6 us of a step.
             let now = Instant::now();
             let (count, time) = times.entry(op.kind()).or_default();
@@ -168,6 +180,7 @@ impl<W: AsRef<Matrix>> Tape<W> {
 
 fn run_one<W: AsRef<Matrix>>(
     cpu: Cpu,
+    as_gpu: bool,
     op: &Op<W>,
     step: &Step<'_>,
     pools: &mut [LayerPools<'_>],
@@ -180,15 +193,20 @@ fn run_one<W: AsRef<Matrix>>(
         Op::RopeTable { frequencies, scale, cos, sin } => arrays.write(*cos, |arrays, cos| {
             arrays.write(*sin, |_, sin| rope_table(step.positions, frequencies, *scale, cos, sin));
         }),
-        Op::RmsNorm { x, weight, eps, out } => {
-            arrays.write(*out, |arrays, out| rms_norm(cpu, arrays.read(*x), weight, *eps, out));
-        }
-        Op::Linear { x, weight, bias, residual, out } => arrays.write(*out, |arrays, out| {
+        Op::RmsNorm { x, weight, eps, wide, out } => arrays.write(*out, |arrays, out| match as_gpu {
+            false => rms_norm(cpu, arrays.read(*x), weight, *eps, out),
+            true => sm90::rms_norm(cpu, arrays.read(*x), weight, *eps, *wide, out),
+        }),
+        Op::Linear { x, weight, bias, residual, wide, out } => arrays.write(*out, |arrays, out| {
             let epilogue = Epilogue { bias: bias.as_deref(), residual: residual.map(|name| arrays.read(name)) };
-            linear(cpu, arrays.read(*x), weight.as_ref(), epilogue, out);
+            match as_gpu {
+                false => linear(cpu, arrays.read(*x), weight.as_ref(), epilogue, out),
+                true => sm90::linear(cpu, arrays.read(*x), weight.as_ref(), epilogue, *wide, out),
+            }
         }),
         Op::Gated { x, weight, bias, out } => arrays.write(*out, |arrays, out| {
-            gated_linear(cpu, arrays.read(*x), weight.as_ref(), bias.as_deref(), out);
+            let body = if as_gpu { sm90::gated_linear } else { gated_linear };
+            body(cpu, arrays.read(*x), weight.as_ref(), bias.as_deref(), out);
         }),
         Op::RotateAndStore { qkv, turns, layer, heads, norms, out } => {
             return arrays.write(*out, |arrays, q| {
@@ -201,7 +219,8 @@ fn run_one<W: AsRef<Matrix>>(
                     slots: step.slots,
                 };
                 let shape = pools.shape(*heads);
-                rotate_and_store(cpu, shape, projected, (pools.k.lend(), pools.v.lend()), q)
+                let body = if as_gpu { sm90::rotate_and_store } else { rotate_and_store };
+                body(cpu, shape, projected, (pools.k.lend(), pools.v.lend()), q)
             });
         }
         Op::Attention { q, layer, heads, factor, out } => {
@@ -217,7 +236,8 @@ fn run_one<W: AsRef<Matrix>>(
                     shape: pools.shape(*heads),
                     rule: Rule { factor: *factor, cap: 0.0, window: 0, sinks: None, bias: None },
                 };
-                attention(cpu, &step, y)
+                let body = if as_gpu { sm90::attention } else { attention };
+                body(cpu, &step, y)
             });
         }
     }

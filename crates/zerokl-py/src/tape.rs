@@ -3,8 +3,10 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use zerokl_kernels::formats::Format;
 use zerokl_kernels::matrix;
-use zerokl_kernels::tape::{self as kernels, HeadNorms, LayerPools, Name, Op, Step};
+use zerokl_kernels::sm90;
+use zerokl_kernels::tape::{self as kernels, HeadNorms, LayerPools, Name, Numerics, Op, Step};
 
 use crate::attention::PagesMut;
 use crate::cpu;
@@ -27,6 +29,7 @@ type Layer = (Py<PyAny>, Py<PyAny>, (f32, f32));
 /// Operations over arrays that have a row per token; arrays are named by numbers, in the order in which they came to be.
 #[pyclass(module = "zerokl._native")]
 struct Tape {
+    numerics: Numerics,
     layers: Vec<Layer>,
     widths: Vec<usize>,
     ops: Vec<Op<Weight>>,
@@ -59,10 +62,17 @@ fn numbers(vector: Option<PyReadonlyArray1<'_, f32>>, width: usize) -> PyResult<
 
 #[pymethods]
 impl Tape {
+    /// `numerics`: "cpu", or "sm90", which refuses what a GPU of the family has no kernel for.
     #[new]
-    fn new(layers: Vec<Layer>) -> Self {
+    #[pyo3(signature = (layers, numerics="cpu"))]
+    fn new(layers: Vec<Layer>, numerics: &str) -> PyResult<Self> {
+        let numerics = match numerics {
+            "cpu" => Numerics::Cpu,
+            "sm90" => Numerics::Sm90,
+            other => return Err(PyValueError::new_err(format!("no numerics {other:?}"))),
+        };
         let (widths, inputs, outputs) = (Vec::new(), Vec::new(), Vec::new());
-        Tape { layers, widths, ops: Vec::new(), inputs, outputs, ready: None }
+        Ok(Tape { numerics, layers, widths, ops: Vec::new(), inputs, outputs, ready: None })
     }
 
     fn input(&mut self, width: usize) -> Name {
@@ -84,33 +94,37 @@ impl Tape {
         Ok((cos, sin))
     }
 
-    fn rms_norm(&mut self, x: Name, weight: PyReadonlyArray1<'_, f32>, eps: f32) -> PyResult<Name> {
+    fn rms_norm(&mut self, x: Name, weight: PyReadonlyArray1<'_, f32>, eps: f32, wide: bool) -> PyResult<Name> {
         let weight = weight.as_slice()?.to_vec();
+        self.serves(weight.len() <= sm90::MOST_COLUMNS, "norms of so many columns")?;
         self.expect(x, weight.len())?;
         let out = self.array(weight.len());
-        self.ops.push(Op::RmsNorm { x, weight, eps, out });
+        self.ops.push(Op::RmsNorm { x, weight, eps, wide, out });
         Ok(out)
     }
 
-    #[pyo3(signature = (x, weight, bias, residual))]
+    #[pyo3(signature = (x, weight, bias, residual, wide))]
     fn linear(
         &mut self,
         x: Name,
         weight: Py<Matrix>,
         bias: Option<PyReadonlyArray1<'_, f32>>,
         residual: Option<Name>,
+        wide: bool,
     ) -> PyResult<Name> {
         let (outputs, depth) = weight.get().shape();
+        self.serves_weight(&weight)?;
         self.expect(x, depth)?;
         residual.map_or(Ok(()), |residual| self.expect(residual, outputs))?;
         let (bias, out) = (numbers(bias, outputs)?, self.array(outputs));
-        self.ops.push(Op::Linear { x, weight: Weight(weight), bias, residual, out });
+        self.ops.push(Op::Linear { x, weight: Weight(weight), bias, residual, wide, out });
         Ok(out)
     }
 
     #[pyo3(signature = (x, weight, bias))]
     fn gated_linear(&mut self, x: Name, weight: Py<Matrix>, bias: Option<PyReadonlyArray1<'_, f32>>) -> PyResult<Name> {
         let (outputs, depth) = weight.get().shape();
+        self.serves_weight(&weight)?;
         self.expect(x, depth)?;
         let (bias, out) = (numbers(bias, outputs)?, self.array(outputs / 2));
         self.ops.push(Op::Gated { x, weight: Weight(weight), bias, out });
@@ -130,6 +144,7 @@ impl Tape {
         eps: f32,
     ) -> PyResult<Name> {
         let (kv_heads, size) = self.heads_of(py, layer)?;
+        self.serves(size.is_power_of_two() && (16..=256).contains(&size), "heads of this size")?;
         self.expect(qkv, (heads + 2 * kv_heads) * size)?;
         let pairs = self.widths[turns[0]];
         if 2 * pairs > size || self.widths[turns[1]] != pairs {
@@ -161,7 +176,7 @@ impl Tape {
     /// Ends the recording.
     fn finish(&mut self, outputs: Vec<Name>) {
         let ops = std::mem::take(&mut self.ops);
-        self.ready = Some(kernels::Tape::new(ops, self.widths.clone(), &self.inputs, &outputs));
+        self.ready = Some(kernels::Tape::new(self.numerics, ops, self.widths.clone(), &self.inputs, &outputs));
         self.outputs = outputs;
     }
 
@@ -229,6 +244,20 @@ impl Tape {
 }
 
 impl Tape {
+    /// Raises ValueError for what the GPU's arithmetic doesn't have here.
+    fn serves(&self, is_served: bool, what: &str) -> PyResult<()> {
+        match self.numerics == Numerics::Cpu || is_served {
+            true => Ok(()),
+            false => Err(PyValueError::new_err(format!("{:?} has no {what}", self.numerics))),
+        }
+    }
+
+    fn serves_weight(&self, weight: &Py<Matrix>) -> PyResult<()> {
+        let weight = &weight.get().0;
+        let is_plain = weight.leaves.len() == 1 && weight.formats().all(|format| format == Format::Bf16);
+        self.serves(is_plain, "products with this weight")
+    }
+
     /// (key heads, size of a head) of a layer.
     fn heads_of(&self, py: Python<'_>, layer: usize) -> PyResult<(usize, usize)> {
         let Some((k, ..)) = self.layers.get(layer) else {

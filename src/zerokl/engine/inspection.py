@@ -100,6 +100,7 @@ def identify(
         integer = config.cpu_numerics == "integer"
         dtypes = tuple(sorted({number_type(kept, integer) for kept in found.kept}))
         rotations = models.rotations_of(plan.config)
-        numerics = cpu_numerics(kv_dtype(models.cache_format(checkpoint, config, plan.config.num_layers)))
+        kept = kv_dtype(models.cache_format(checkpoint, config, plan.config.num_layers))
+        numerics = cpu_numerics(kept, config.cpu_numerics)
         evidence = evidence_of(config, checkpoint, tokenizer, dtypes, numerics, rotations)
         found.fingerprint = fingerprint(config, evidence)

@@ -56,13 +56,16 @@ def loading(checkpoint: weights.Checkpoint, config: Config, team: Team = ALONE) 
     Raises what `plan` raises, and UnsupportedModel for one that ranks can't share.
     """
     planned = plan(checkpoint, config)
+    numerics = "sm90" if config.cpu_numerics == "sm90" else "cpu"
     share = share_of(planned.config, team, planned.architecture)
     integer, packs = config.cpu_numerics == "integer", config.dtype == "auto"
     place = weights.Place(dtype_of(config), team.device(config.device), integer, packs)
     own = config_of_rank(planned.config, share)
     cache = cache_format(checkpoint, config, planned.config.num_layers)
     with weights.loading(planned.table, planned.dropped, planned.config, checkpoint, place, share) as loaded:
-        yield lambda: Model(planned.architecture, planned.module, own, loaded(), planned.context_length, team, cache)
+        yield lambda: Model(
+            planned.architecture, planned.module, own, loaded(), planned.context_length, team, cache, numerics
+        )
 
 
 def cache_format(checkpoint: weights.Checkpoint, config: Config, num_layers: int) -> CacheFormat:
@@ -106,7 +109,7 @@ def tensor_shapes(checkpoint_config: Mapping[str, Any]) -> Iterator[tuple[str, t
 
 def dtype_of(config: Config) -> str:
     """The matrices' type. Raises ConfigError for one that the device has no kernels for."""
-    if config.device == "cpu":
+    if config.device == "cpu" and config.cpu_numerics != "sm90":
         return config.dtype
     if config.dtype not in ("auto", "bfloat16"):
         raise ConfigError(f"--dtype {config.dtype}: the GPU computes with bfloat16 weights and activations")
@@ -117,4 +120,8 @@ def kept_in_cache(config: Config) -> str:
     """The type of keys and values: on the GPU fp8, or else its one type, which "float32" stands for here."""
     if config.device != "cpu":
         return "fp8_e4m3" if config.kv_cache_dtype == "fp8_e4m3" else "float32"
+    if config.cpu_numerics == "sm90":
+        if config.kv_cache_dtype not in ("auto", "bfloat16", "bf16"):
+            raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: --cpu-numerics sm90 keeps bfloat16")
+        return "bfloat16"
     return {"auto": "float32", "bf16": "bfloat16"}.get(config.kv_cache_dtype, config.kv_cache_dtype)

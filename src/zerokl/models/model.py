@@ -53,6 +53,8 @@ class Model:
     team: Team = ALONE
     """Which part of a shared model this is: `config` has the numbers of its own heads."""
     cache: CacheFormat = AS_FLOATS
+    numerics: str = "cpu"
+    """Of the CPU: its own, or "sm90", the arithmetic of that GPU."""
 
     @property
     def num_layers(self) -> int:

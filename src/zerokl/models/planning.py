@@ -87,6 +87,22 @@ def check_quantised(checkpoint: weights.Checkpoint, config: Config) -> None:
     check_option(config.quantization, scheme, is_gguf=scheme is None and packed)
     if config.cpu_numerics == "integer" and (config.tp > 1 or (config.tp_leaves or 1) > 1):
         raise ConfigError("--cpu-numerics integer: sums in leaves are exact ones only")
+    if config.cpu_numerics == "sm90":
+        check_as_gpu(checkpoint, config)
+
+
+def check_as_gpu(checkpoint: weights.Checkpoint, config: Config) -> None:
+    """Raises ConfigError where the CPU doesn't have the GPU's arithmetic."""
+    stored = {tensor.dtype for tensor in checkpoint.tensors.values()} & set(weights.PACKED_ON_GPU)
+    if config.device != "cpu":
+        raise ConfigError("--cpu-numerics sm90 is for --device cpu: a GPU has no other")
+    if config.tp > 1 or (config.tp_leaves or 1) > 1:
+        raise ConfigError("--cpu-numerics sm90: neither ranks nor leaves")
+    if stored and config.dtype == "auto":
+        raise ConfigError(
+            f"--cpu-numerics sm90 has no products with {', '.join(sorted(stored))} weights; "
+            "--dtype bfloat16 dequantises them, here and on the GPU"
+        )
 
 
 def weight_tables(module: Architecture, names: Collection[str]) -> tuple[Sequence[weights.W], Sequence[str]]:

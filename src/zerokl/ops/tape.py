@@ -40,12 +40,15 @@ class Symbol:
 
 
 class Recorder:
-    """The bodies of operations while a model is recorded; as in `ops/triton`, but for what they do."""
+    """The bodies of operations while a model is recorded; as in `ops/triton`, but for what they do.
 
-    def __init__(self, layers: Sequence[LayerKV]) -> None:
+    `numerics`: "cpu", or "sm90", the arithmetic of that GPU.
+    """
+
+    def __init__(self, layers: Sequence[LayerKV], numerics: str) -> None:
         if any(layer.sharing is not None for layer in layers):
             raise NotRecorded("an uneven share of key heads")
-        self.tape = _native.Tape([(layer.k, layer.v, layer.scales) for layer in layers])
+        self.tape = _native.Tape([(layer.k, layer.v, layer.scales) for layer in layers], numerics)
         self._layers = {id(layer.k): number for number, layer in enumerate(layers)}
 
     def embedding(self, weight: Any, ids: Any) -> Symbol:
@@ -56,10 +59,11 @@ class Recorder:
         return Symbol(cos), Symbol(sin)
 
     def rms_norm(self, x: Symbol, weight: F32, eps: float, wide: bool) -> Symbol:
-        return Symbol(self.tape.rms_norm(x.name, weight, eps))
+        return Symbol(self.tape.rms_norm(x.name, weight, eps, wide))
 
     def linear(self, x: Symbol, weight: Any, bias: F32 | None, residual: Symbol | None, wide: bool) -> Symbol:
-        return Symbol(self.tape.linear(x.name, matrix(weight), bias, residual.name if residual else None))
+        added = residual.name if residual else None
+        return Symbol(self.tape.linear(x.name, matrix(weight), bias, added, wide))
 
     def gated_linear(self, x: Symbol, weight: Any, bias: F32 | None) -> Symbol:
         return Symbol(self.tape.gated_linear(x.name, matrix(weight), bias))
@@ -120,12 +124,14 @@ NO_TOKENS = np.zeros(0, np.int32)
 NO_STEP = Ragged(NO_TOKENS, NO_TOKENS, NO_TOKENS, np.zeros((0, 0), np.int32), 1)
 
 
-def record(layers: Sequence[LayerKV], widths: Sequence[int], run: Callable[..., Any]) -> Tape | None:
+def record(
+    layers: Sequence[LayerKV], widths: Sequence[int], run: Callable[..., Any], numerics: str = "cpu"
+) -> Tape | None:
     """The tape of `run(tokens, ragged, layers, *inputs of these widths)`; None if there is something in it that a tape
-    can't hold.
+    can't hold, or that these `numerics` don't have.
     """
     try:
-        recorder = Recorder(layers)
+        recorder = Recorder(layers, numerics)
         symbols: list[Any] = [Symbol(recorder.tape.input(width)) for width in widths]
         nowhere: Any = Symbol(-1)
         ragged = Ragged(nowhere, nowhere, nowhere, nowhere, 1)

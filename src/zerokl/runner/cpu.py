@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerokl import ops
-from zerokl.errors import EngineError
+from zerokl.errors import EngineError, UnsupportedModel
 from zerokl.models import Model
 from zerokl.runner.batch import ragged_tokens, window_ragged
 from zerokl.runner.host import HostPools
 from zerokl.runner.known_answers import verify_known_answers
+from zerokl.runner.known_answers_sm90 import verify_gpu_answers
 from zerokl.runner.kv import KvPools
 from zerokl.runner.recorded import recorded
 from zerokl.runner.state import StatePools, step_states
@@ -54,9 +55,12 @@ class CpuRunner:
         """`windows`, `states`, `host`: as in `types.Pools`; `fill`: what unwritten slots hold (tests: NaN);
         `slice_rows`: rows of logits at a time; `processed`: logprobs of the sampler's own distribution.
 
-        Raises EngineError if this machine's operations don't give the known bits.
+        Raises EngineError if this machine's operations don't give the known bits, UnsupportedModel for one that
+        doesn't have its numerics.
         """
         verify_known_answers()
+        if model.numerics == "sm90":
+            verify_gpu_answers()
         self.model, self.num_pages, self.page_size = model, num_pages, page_size
         self.pools = KvPools(model, num_pages, page_size, windows, fill=fill)
         self.windows = [pool.window for pool in windows]
@@ -64,6 +68,8 @@ class CpuRunner:
         self.states = StatePools(model.memory, states, fill=fill) if states else None
         self.host = HostPools(model, host, self.pools, self.states, fill=fill) if host else None
         self.recorded = recorded(model, self.pools)
+        if model.numerics != "cpu" and not self.recorded:
+            raise UnsupportedModel(f"--cpu-numerics {model.numerics} isn't there for {model.architecture}")
         self.processed = processed
         self.slice_rows = slice_rows or max(1, LOGITS_BYTES // (4 * model.vocab_size))
 

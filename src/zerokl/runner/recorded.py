@@ -37,8 +37,8 @@ def recorded(model: Model, pools: KvPools) -> Recorded | None:
     if model.declares_memory or model.team.size > 1:
         return None
     layers = pools.layers(NO_STEP)
-    body = record(layers, (), lambda tokens, ragged, named: model.rows(tokens, ragged, named))
+    body = record(layers, (), lambda tokens, ragged, named: model.rows(tokens, ragged, named), model.numerics)
     if body is None:
         return None
-    head = record((), body.widths, lambda tokens, ragged, named, *rows: model.logits_of(*rows))
+    head = record((), body.widths, lambda tokens, ragged, named, *rows: model.logits_of(*rows), model.numerics)
     return Recorded(body, head) if head else None

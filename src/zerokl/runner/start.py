@@ -12,9 +12,11 @@ from zerokl.errors import ZeroklError
 from zerokl.models import Model
 from zerokl.models.memory import CacheFormat
 from zerokl.ops.attention import CHUNK
+from zerokl.ops.work import CHUNK as KEYS_PER_CHUNK
 from zerokl.parallel import Ranks
 from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.known_answers import known_answer_digest
+from zerokl.runner.known_answers_sm90 import FAMILY, family_digest
 from zerokl.runner.rank import LeadingRunner, compares_plans
 from zerokl.runner.sizes import pool_bytes, pools_for, tokens_per_step
 from zerokl.types import Pools, StepRunner
@@ -71,12 +73,15 @@ def start_on_cpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
         runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config)),
         pools,
         pool_bytes(model.memory, pools),
-        cpu_numerics(kv_dtype(model.cache)),
+        cpu_numerics(kv_dtype(model.cache), model.numerics),
         facts,
     )
 
 
-def cpu_numerics(kept: str = "float32") -> Numerics:
+def cpu_numerics(kept: str = "float32", numerics: str = "cpu") -> Numerics:
+    """`numerics`: as a `Model`'s. A GPU's bits have the GPU's own fingerprint."""
+    if numerics == "sm90":
+        return Numerics(KEYS_PER_CHUNK, family_digest(), "bfloat16", kept, FAMILY)
     return Numerics(CHUNK, known_answer_digest(), kv_dtype=kept)
 
 
@@ -88,7 +93,6 @@ def kv_dtype(cache: CacheFormat) -> str:
 
 
 def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
-    from zerokl.ops.work import CHUNK as KEYS_PER_CHUNK
     from zerokl.runner import cuda_start
 
     pools = cuda_start.pools_that_fit(model, config)

@@ -224,6 +224,10 @@ impl Lanes for Avx2 {
     fn integer_to_float(self) -> Self {
         avx2!(Avx2(_mm256_cvtepi32_ps(_mm256_castps_si256(self.0)), _mm256_cvtepi32_ps(_mm256_castps_si256(self.1)),))
     }
+    #[inline(always)]
+    fn float_to_integer(self) -> Self {
+        avx2!(Avx2(_mm256_castsi256_ps(_mm256_cvttps_epi32(self.0)), _mm256_castsi256_ps(_mm256_cvttps_epi32(self.1)),))
+    }
 
     #[inline(always)]
     fn sum(self) -> f32 {

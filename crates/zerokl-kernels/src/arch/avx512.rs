@@ -209,6 +209,10 @@ impl<const DOTS: bool> Lanes for Avx512<DOTS> {
     fn integer_to_float(self) -> Self {
         avx512!(Avx512(_mm512_cvtepi32_ps(self.bits())))
     }
+    #[inline(always)]
+    fn float_to_integer(self) -> Self {
+        avx512!(Self::from_bits(_mm512_cvttps_epi32(self.0)))
+    }
 
     #[inline(always)]
     fn sum(self) -> f32 {

@@ -87,6 +87,8 @@ pub trait Lanes: Copy {
     fn shift_right_by(self, count: u32) -> Self;
     /// The bit pattern, read as an i32, as a float (rounded to nearest even).
     fn integer_to_float(self) -> Self;
+    /// Cut to an i32's bit pattern; -2^31 for what has no place there (a NaN too).
+    fn float_to_integer(self) -> Self;
     /// `table[bits & 15]`, lane by lane.
     fn look_up(self, table: Self) -> Self;
     /// Integer lanes: self + the sum over the four bytes of `unsigned[b] * signed[b]`, exactly (and wrapping).

@@ -232,6 +232,14 @@ impl Lanes for Neon {
     fn integer_to_float(self) -> Self {
         Neon(each!(vcvtq_f32_s32, signed(self)))
     }
+    #[inline(always)]
+    fn float_to_integer(self) -> Self {
+        // SAFETY: as in `each`. The instruction itself gives what lies beyond the ends the end's number.
+        of_signed(self.0.map(|x| unsafe {
+            let fits = vcltq_f32(vabsq_f32(x), vdupq_n_f32(2_147_483_648.0));
+            vbslq_s32(fits, vcvtq_s32_f32(x), vdupq_n_s32(i32::MIN))
+        }))
+    }
 
     #[inline(always)]
     fn sum(self) -> f32 {

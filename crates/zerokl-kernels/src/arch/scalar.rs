@@ -139,6 +139,11 @@ impl Lanes for Scalar {
         each(|i| self.0[i].to_bits().cast_signed() as f32)
     }
     #[inline(always)]
+    fn float_to_integer(self) -> Self {
+        let fits = |x: f32| x.abs() < 2_147_483_648.0;
+        each_bits(|i| if fits(self.0[i]) { (self.0[i] as i32).cast_unsigned() } else { 1 << 31 })
+    }
+    #[inline(always)]
     fn look_up(self, table: Self) -> Self {
         each(|i| table.0[(self.0[i].to_bits() & 15) as usize])
     }

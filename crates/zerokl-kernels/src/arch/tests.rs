@@ -87,6 +87,7 @@ fn operations<L: Lanes>(a: &[f32; LANES], b: &[f32; LANES], c: &[f32; LANES], ou
         x.shift_left::<9>(),
         x.shift_right::<23>(),
         x.integer_to_float(),
+        x.float_to_integer(),
         x.neg(),
         x.abs(),
         L::load_bits(&a.map(f32::to_bits)),

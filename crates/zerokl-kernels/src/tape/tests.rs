@@ -22,13 +22,20 @@ fn none() -> Step<'static> {
 /// x (input) -> norm -> linear -> + x -> norm -> gated -> linear (output), and the sum (output).
 fn tape() -> Tape<Weight> {
     let ops = vec![
-        Op::RmsNorm { x: 0, weight: numbers(8, 1), eps: 1e-5, out: 1 },
-        Op::Linear { x: 1, weight: Weight(weight(8, 8)), bias: Some(numbers(8, 2)), residual: Some(0), out: 2 },
-        Op::RmsNorm { x: 2, weight: numbers(8, 3), eps: 1e-5, out: 3 },
+        Op::RmsNorm { x: 0, weight: numbers(8, 1), eps: 1e-5, wide: false, out: 1 },
+        Op::Linear {
+            x: 1,
+            weight: Weight(weight(8, 8)),
+            bias: Some(numbers(8, 2)),
+            residual: Some(0),
+            wide: false,
+            out: 2,
+        },
+        Op::RmsNorm { x: 2, weight: numbers(8, 3), eps: 1e-5, wide: false, out: 3 },
         Op::Gated { x: 3, weight: Weight(weight(32, 8)), bias: None, out: 4 },
-        Op::Linear { x: 4, weight: Weight(weight(8, 16)), bias: None, residual: Some(2), out: 5 },
+        Op::Linear { x: 4, weight: Weight(weight(8, 16)), bias: None, residual: Some(2), wide: false, out: 5 },
     ];
-    Tape::new(ops, vec![8, 8, 8, 8, 16, 8], &[0], &[5, 2])
+    Tape::new(Numerics::Cpu, ops, vec![8, 8, 8, 8, 16, 8], &[0], &[5, 2])
 }
 
 #[test]
@@ -66,13 +73,13 @@ fn arrays_share_memory_only_when_they_are_not_alive_together() {
 #[test]
 #[should_panic(expected = "reads what nobody wrote")]
 fn what_nobody_wrote_is_not_read() {
-    let ops: Vec<Op<Weight>> = vec![Op::RmsNorm { x: 1, weight: vec![1.0], eps: 0.0, out: 2 }];
-    let _ = Tape::new(ops, vec![1; 3], &[0], &[2]);
+    let ops: Vec<Op<Weight>> = vec![Op::RmsNorm { x: 1, weight: vec![1.0], eps: 0.0, wide: false, out: 2 }];
+    let _ = Tape::new(Numerics::Cpu, ops, vec![1; 3], &[0], &[2]);
 }
 
 #[test]
 #[should_panic(expected = "written twice")]
 fn an_array_is_written_once() {
-    let norm = |x, out| Op::<Weight>::RmsNorm { x, weight: vec![1.0], eps: 0.0, out };
-    let _ = Tape::new(vec![norm(0, 1), norm(0, 1)], vec![1; 2], &[0], &[1]);
+    let norm = |x, out| Op::<Weight>::RmsNorm { x, weight: vec![1.0], eps: 0.0, wide: false, out };
+    let _ = Tape::new(Numerics::Cpu, vec![norm(0, 1), norm(0, 1)], vec![1; 2], &[0], &[1]);
 }

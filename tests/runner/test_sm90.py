@@ -1,0 +1,130 @@
+"""`--cpu-numerics sm90`: the bits of an H200 on every instruction set, for any plan; and a no to what it can't do."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.checkpoints.tiny import make_tiny_llama
+from tests.models.families import family_model
+from tests.models.memory import tiny_checkpoint
+from tests.models.run import runner_of
+from tests.ops.cpus import every_cpu
+from zerokl import LLM, models
+from zerokl.config import Config
+from zerokl.engine.inspection import inspect
+from zerokl.errors import ConfigError, EngineError, UnsupportedModel
+from zerokl.runner import known_answers_sm90
+from zerokl.runner.known_answers import COMMITTED
+from zerokl.suites import register_cpu_ci
+
+register_cpu_ci(est_time=8, stage="base-a", runner_config="cpu-small")
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "sm90"
+ANSWERS = json.loads(COMMITTED.read_text())["sm90"]
+
+
+def test_every_instruction_set_gives_the_known_answers_of_the_gpu():
+    for cpu in every_cpu():
+        found = known_answers_sm90.gpu_answers()
+        assert found == {name: ANSWERS[name] for name in found}, cpu
+
+
+def test_the_cpus_own_numerics_give_other_answers():
+    found = known_answers_sm90.gpu_answers("cpu")
+    assert all(digest != ANSWERS[name] for name, digest in found.items() if name != "rms_norm")
+
+
+def test_another_answer_is_an_error_at_start(monkeypatch):
+    monkeypatch.setattr(known_answers_sm90, "gpu_answers", lambda: {"linear": "0", "rms_norm": ANSWERS["rms_norm"]})
+    with pytest.raises(EngineError, match="arithmetic of 'sm90' differs in: linear"):
+        known_answers_sm90.verify_gpu_answers.__wrapped__()
+
+
+@pytest.mark.model
+def test_smollm2_has_the_logprobs_that_an_h200_gave():
+    golden = json.loads((GOLDENS / "smollm2.json").read_text())["prompts"]
+    with LLM(cpu_numerics="sm90", max_total_tokens=1024) as llm:
+        for name, one in golden.items():
+            found = [struct.pack(">f", x).hex() for x in llm.score(one["prompt"] + one["text"])[1:]]
+            assert found == one["logprobs"].split(), name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(make_tiny_llama(tmp_path_factory.mktemp("sm90") / "model", seed=3))
+
+
+PROMPT = [(7 * i + 3) % 280 for i in range(90)]
+
+
+def continued(folder: str, others: int = 0, **options: object) -> tuple[object, ...]:
+    """A prompt's logprobs and what follows it, beside some others."""
+    asked = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True, "logprobs": True}
+    prompts = [PROMPT, *([(k * i + 1) % 280 for i in range(9 * k)] for k in range(1, 1 + others))]
+    with LLM(folder, cpu_numerics="sm90", **{"max_total_tokens": 2048, **options}) as llm:
+        answer = llm.generate(prompts, **asked)[0]
+        return tuple(answer.token_ids), tuple(answer.logprobs), tuple(llm.score(PROMPT)), llm.fingerprint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"others": 6}, {"chunked_prefill_size": 7}, {"page_size": 16}, {"disable_radix_cache": True}, {"threads": 1}],
+    ids=str,
+)
+def test_neighbours_chunks_pages_caches_and_threads_move_no_bit(folder, options):
+    assert continued(folder, **options) == continued(folder)
+
+
+def test_it_is_another_fingerprint_and_other_bits(folder):
+    _, _, scores, fingerprint = continued(folder)
+    with LLM(folder, dtype="bfloat16", kv_cache_dtype="bfloat16", max_total_tokens=2048) as llm:
+        own = llm.score(PROMPT)
+        assert llm.fingerprint != fingerprint
+    assert inspect(Config(model=folder, cpu_numerics="sm90")).fingerprint == fingerprint
+    apart = np.abs(np.array(own[1:]) - np.array(scores[1:]))
+    assert 0.001 < np.median(apart) < 0.05, "bfloat16's noise, and no more"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float32"}, "--dtype float32: the GPU computes with bfloat16"),
+        ({"kv_cache_dtype": "float32"}, "--kv-cache-dtype float32: --cpu-numerics sm90 keeps bfloat16"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype fp8_e4m3"),
+        ({"tp": 2}, "neither ranks nor leaves"),
+        ({"tp_leaves": 2}, "neither ranks nor leaves"),
+        ({"device": "cuda"}, "for --device cpu"),
+    ],
+    ids=str,
+)
+def test_what_it_cannot_do_is_refused_by_name(options, message):
+    with pytest.raises(ConfigError, match=message):
+        models.load(tiny_checkpoint(), Config(cpu_numerics="sm90", **options))
+
+
+def test_packed_weights_are_refused_unless_they_are_dequantised():
+    checkpoint = tiny_checkpoint()
+    tensor = checkpoint.tensors["model.layers.0.mlp.down_proj.weight"]
+    checkpoint.tensors["model.layers.0.mlp.down_proj.weight"] = Packed(tensor)
+    with pytest.raises(ConfigError, match="no products with NVFP4 weights; --dtype bfloat16 dequantises them"):
+        models.plan(checkpoint, Config(cpu_numerics="sm90"))
+    models.plan(checkpoint, Config(cpu_numerics="sm90", dtype="bfloat16"))
+
+
+class Packed:
+    """A tensor that says it is NVFP4."""
+
+    def __init__(self, tensor):
+        self.shape, self.dtype = tensor.shape, "NVFP4"
+
+
+def test_a_model_that_does_more_than_a_tape_holds_is_refused():
+    model = replace(family_model("gemma3"), numerics="sm90")
+    with pytest.raises(UnsupportedModel, match="--cpu-numerics sm90 isn't there for Gemma3ForCausalLM"):
+        runner_of(model, 4)
