@@ -4,8 +4,8 @@
 
 All hold the same weights, rounded to bfloat16 once. `exact` computes in float32, the GPU rounds what enters a matrix
 product, and keys and values, to bfloat16 (8 bits): they have different fingerprints, and may differ by what that
-rounding explains (`near_peer.py` is the yardstick). `sm90` has the GPU's fingerprint, so nothing may differ at all. Prints
-for each the number of equal texts and quantiles of the difference of the texts' logprobs.
+rounding explains (`near_peer.py` is the yardstick). `sm90` has the GPU's fingerprint, so nothing may differ.
+Prints for each the number of equal texts and quantiles of the difference of the texts' logprobs.
 """
 
 from __future__ import annotations
