@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from tests.fakes import EMPTY, FakeRunner, advance, attend, context_of, draw, key_of, logprobs_of, nothing_past
 from zerokl.cache import Cache

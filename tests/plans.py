@@ -7,9 +7,10 @@ preempted, what is evicted, when requests arrive and when they are cut short. No
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.crowd import Crowd, fake_crowd
 from zerokl.types import Finish, LogprobSpec, Pools, Request, RequestId, SamplingParams, StatePool, WindowPool
@@ -18,8 +19,7 @@ CONTEXT_LENGTH = 28
 """Short, so that the context end comes up."""
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """What happens before one step."""
 
     arrivals: int = 1
@@ -34,8 +34,7 @@ class Turn:
     """Which request is cut short, modulo the number submitted."""
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     """What is there to run in."""
 
     lag: int

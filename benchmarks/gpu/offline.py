@@ -12,11 +12,11 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from zerokl import ops
 from zerokl.cache import Cache

@@ -13,6 +13,8 @@ import json
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from zerokl.bench.kernels import graph_us
 from zerokl.ops.choices import OneRow, Packed, Relay, Shape, Way, candidates, reference_of
 from zerokl.ops.triton import admit
@@ -42,7 +44,9 @@ def measured(form: str, layer: str) -> dict[str, object]:
     expected = admit.outcome(reference_of(kind), kind, given, 1)
     weight = given.w
     copies = [
-        replace(weight, words=weight.words.clone(), scales=None if weight.scales is None else weight.scales.clone())
+        msgspec.structs.replace(
+            weight, words=weight.words.clone(), scales=None if weight.scales is None else weight.scales.clone()
+        )
         for _ in range(max(2, L2 // weight.nbytes))
     ]
     few = next(way for way in candidates(kind._replace(rows=1)) if isinstance(way, Packed))

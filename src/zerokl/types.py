@@ -9,8 +9,9 @@ A column of logprobs is little-endian float32 in a `bytes`: exact, cheap to join
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
+
+from msgspec import Struct, field
 
 RequestId = NewType("RequestId", int)
 PageId = NewType("PageId", int)
@@ -24,8 +25,7 @@ PENDING_TOKEN = -1
 """Stands in a plan for the token that the previous, not yet committed, step samples for the same request."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True):
     """How one next token is drawn. Every field is resolved: no None that means "the server's default".
 
     Order of effects: penalties, logit_bias, grammar mask, temperature, top_k, top_p, min_p, then argmax of
@@ -51,16 +51,14 @@ class SamplingParams:
         return self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
 
 
-@dataclass(frozen=True, slots=True)
-class LogprobSpec:
+class LogprobSpec(Struct, frozen=True):
     """Which logprobs of a row are wanted besides the token's own: the `num_top` likeliest, and those of `ids`."""
 
     num_top: int = 0
     ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Logprobs:
+class Logprobs(Struct, frozen=True):
     """Logprobs of `rows` rows, as little-endian columns: of the raw float32 logits, before any sampling parameter."""
 
     rows: int = 0
@@ -92,8 +90,7 @@ class Logprobs:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One sequence to continue. Ids are in range and the length fits the context: whoever admits it has checked."""
 
     request_id: RequestId
@@ -117,8 +114,7 @@ class Request:
     """False: neither reads nor fills the prefix cache (health probes)."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowPages:
+class WindowPages(Struct, frozen=True):
     """The pages of one sliding kind that a segment may see or write; those before its window are gone."""
 
     first: int
@@ -126,8 +122,7 @@ class WindowPages:
     """pages[i] holds the positions of page first + i."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateUse:
+class StateUse(Struct, frozen=True):
     """Where a segment's states come from and go to.
 
     positions   start ........ checkpoint at p ........ end
@@ -141,8 +136,7 @@ class StateUse:
     """(position, slot) with start < position <= end, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Some tokens of one request, once through the model.
 
     positions   start ................................ start + len(tokens) - 1
@@ -177,8 +171,7 @@ class Segment:
 KindName = Literal["full", "sliding", "state"]
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """One page or state between the device and the host tier, all layers of its kind. A round trip changes no bit."""
 
     kind: KindName
@@ -189,8 +182,7 @@ class Copy:
     to_host: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(Struct, frozen=True):
     """One ragged step. Nothing in it may move a bit of any request's answer."""
 
     step: int
@@ -199,8 +191,7 @@ class StepPlan:
     """To be done in this order before anything else of the step: one may read what another has just written."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentResult:
+class SegmentResult(Struct, frozen=True):
     token: int | None = None
     """The sampled id, if the segment asked for one."""
     logprobs: Logprobs | None = None
@@ -209,23 +200,20 @@ class SegmentResult:
     """One row per target."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(Struct, frozen=True):
     step: int
     segments: tuple[SegmentResult, ...]
     """In the plan's order."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowPool:
+class WindowPool(Struct, frozen=True):
     """Pages of the layers that see `window` keys, their own among them."""
 
     window: int
     num_pages: int
 
 
-@dataclass(frozen=True, slots=True)
-class StatePool:
+class StatePool(Struct, frozen=True):
     """Slots for the states of all state layers: live ones, one per running request, then checkpoints."""
 
     interval: int
@@ -238,8 +226,7 @@ class StatePool:
         return self.num_live + self.num_checkpoints
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
+class Pools(Struct, frozen=True):
     """How much there is of each kind of memory: the cache counts it, the runner owns it."""
 
     num_pages: int
@@ -276,8 +263,7 @@ class StepRunner(Protocol):
 FinishKind = Literal["stop", "length", "abort"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """Why a request ended. `matched`: the stop token's id, the stop string or regex that ended it."""
 
     kind: FinishKind
@@ -286,8 +272,7 @@ class Finish:
     status_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """What one committed step did for one request."""
 
     request_id: RequestId
@@ -300,8 +285,7 @@ class Progress:
     finish: Finish | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
+class SpecialTokens(Struct, frozen=True):
     """Ids with a meaning, and the model's id range. The run folder's special_tokens.json."""
 
     vocab_size: int
@@ -318,8 +302,7 @@ class SpecialTokens:
     """What a chat template sees: ("bos_token", "<s>"), ..."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFiles:
+class TokenizerFiles(Struct, frozen=True):
     """Everything that turns text into ids and back, as text: from any checkpoint, for the `tokenizers` library."""
 
     tokenizer_json: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
+from msgspec.structs import replace
 
 from tests import plans
 from tests.bits import test_plans_fake as fake

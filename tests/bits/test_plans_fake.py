@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, given, settings
+from msgspec.structs import replace
 
 from tests import plans
 from tests.crowd import Crowd, answer_alone, assert_as_alone

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, given, settings
+from msgspec.structs import replace
 
 from tests import plans
 from tests.bits.test_plans_hybrid import alone, continued, hybrid_events

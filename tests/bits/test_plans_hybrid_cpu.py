@@ -7,13 +7,13 @@ all the time; free pages and slots hold NaN. Each request is told, to the bit, w
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests import plans
 from tests.bits import test_plans_hybrid as fake

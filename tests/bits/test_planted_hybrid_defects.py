@@ -7,12 +7,12 @@ requests run in company, turn after turn, in a small pool whose free places hold
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.bits.test_plans_hybrid_cpu import GREEDY, alone, crowd
 from tests.crowd import Answer, assert_as_alone

@@ -7,13 +7,14 @@ makes, and run by the real kernels on a tiny random model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.models.memory import VOCABULARY, tiny_model
 from tests.models.variants import tokens

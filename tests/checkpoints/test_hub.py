@@ -336,6 +336,6 @@ def test_default_model_that_came_from_the_hub_stays_it(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_tiny_llama(tmp_path / "snapshot", 0)
-    hub._remember(hub.DEFAULT_MODEL, "", folder)
+    hub._remember(checkpoints.DEFAULT_MODEL, "", folder)
     monkeypatch.setattr(hub, "_from_hub", lambda *_: pytest.fail("asked the hub again"))
     assert resolve("") == folder

@@ -24,7 +24,7 @@ NEVER = {
         "llguidance",
         "torch",
     },
-    "zerokl.engine.build": {*WEB, "msgspec", "tokenizers", "zerokl.cache", "zerokl.runner", "zerokl.scheduler"},
+    "zerokl.engine.build": {*WEB, "zerokl.tokenizer", "zerokl.cache", "zerokl.runner", "zerokl.scheduler"},
     "zerokl.cli.frontend": {*WEB - {"uvicorn"}, "rich", "numpy", "llguidance", "torch"},
     "zerokl.cli.serve": {*WEB, "rich", "numpy", "tokenizers", "asyncio", "torch"},
 }

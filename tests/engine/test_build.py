@@ -12,8 +12,9 @@ import pytest
 from tests.checkpoints.tiny import make_tiny_llama
 from tests.engine.serving import Running, collected
 from zerokl import checkpoints, models
+from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
 from zerokl.config import Config
-from zerokl.engine.assembly import sampling_defaults, tokenizer_files
+from zerokl.engine.assembly import sampling_defaults
 from zerokl.engine.build import build, build_process
 from zerokl.errors import CheckpointError, ConfigError
 from zerokl.tokenizer import Tokenizer

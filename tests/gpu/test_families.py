@@ -6,11 +6,11 @@ rounded likewise.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.crowd import Answer, Crowd, assert_as_alone
 from tests.gpu.device import INTERPRETED

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.gpu.device import INTERPRETED
 from tests.models.memory import tiny_checkpoint

@@ -6,13 +6,13 @@ import json
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.http.conftest import says
 from tests.http.live import Live, live

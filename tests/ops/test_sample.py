@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -66,7 +65,7 @@ def test_equals_the_reference_on_every_cpu(data):
 
 def test_a_row_does_not_depend_on_other_rows():
     x = logits_of(33, 500, 1)
-    draws = [Draw(dataclasses.replace(PLAIN, seed=row % 5, top_k=(row % 3) * 20 - 20), 7) for row in range(33)]
+    draws = [Draw(msgspec.structs.replace(PLAIN, seed=row % 5, top_k=(row % 3) * 20 - 20), 7) for row in range(33)]
     together = sample(x, draws)
     assert [sample(x[row : row + 1], [draws[row]])[0] for row in range(33)] == together.tolist()
     order = np.random.default_rng(2).permutation(33)
@@ -170,7 +169,7 @@ def test_noise_depends_on_seed_stream_and_position_and_on_nothing_else():
 
 def frequencies(x: F32, params: SamplingParams, count: int, seed: int) -> np.ndarray:
     """How often each id is drawn at `count` positions of one seed."""
-    draws = [Draw(dataclasses.replace(params, seed=seed), position) for position in range(count)]
+    draws = [Draw(msgspec.structs.replace(params, seed=seed), position) for position in range(count)]
     ids = sample(np.repeat(x[None], count, axis=0), draws)
     return np.bincount(ids, minlength=len(x))
 

@@ -55,6 +55,17 @@ def test_an_unwritten_pool_takes_no_memory():
     assert pools.keys[1][77, 1, 3, 5] == 0
 
 
+def test_a_page_has_the_keys_and_values_of_all_layers_side_by_side():
+    pools = KvPools(tiny_model(), 3, 8)
+    (slab,) = pools.slabs.values()
+    arrays = [array for pair in zip(pools.keys, pools.values, strict=True) for array in pair]
+    for number, array in enumerate(arrays, start=1):
+        array[1] = number
+    assert not slab[[0, 2]].any()
+    assert slab[1].tolist() == np.repeat(np.arange(1, 5), arrays[0][1].size).tolist()
+    assert [spec.window for spec in pools.specs] == [None, None]
+
+
 def test_a_pool_can_be_filled_with_nan_for_tests():
     pools = KvPools(tiny_model(), 2, 8, fill=np.nan)
     assert all(np.isnan(array).all() for array in (*pools.keys, *pools.values))

@@ -55,7 +55,8 @@ def test_a_one_in_twenty_flake_is_found_and_its_cause_named(tmp_path: Path, monk
 
 
 UNNOTED = """
-import dataclasses, itertools, random
+import itertools, random
+from msgspec.structs import replace
 import pytest
 from tests.http.live import live
 from zerokl.engine.fake_model import FakeRunner
@@ -67,8 +68,8 @@ def planted(runner, plan):
     done = sound(runner, plan)
     if len(plan.segments) == 7:           # the width whose kernel sums in another order
         first, *rest = done.outcome.segments
-        first = dataclasses.replace(first, token=97)
-        done = dataclasses.replace(done, outcome=dataclasses.replace(done.outcome, segments=(first, *rest)))
+        first = replace(first, token=97)
+        done = replace(done, outcome=replace(done.outcome, segments=(first, *rest)))
     return done
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.checkpoints.tiny import add_bos, make_tiny_llama
 from tests.tokenizer.texts import texts

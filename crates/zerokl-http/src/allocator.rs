@@ -13,6 +13,17 @@ const SMALL: usize = 8 * 1024;
 /// Which of the two has an allocation is told by its size alone.
 pub struct Allocator;
 
+impl Allocator {
+    /// Gives what is free back to the system, of threads that have ended too. The system's own is not its concern.
+    pub fn collect() {
+        unsafe extern "C" {
+            fn mi_collect(force: bool);
+        }
+        // SAFETY: mimalloc's, which is linked in; callable at any time from any thread.
+        unsafe { mi_collect(true) };
+    }
+}
+
 fn is_small(size: usize) -> bool {
     size <= SMALL
 }

@@ -92,7 +92,7 @@ impl Tokenizer {
         }
         let ids = one.text.as_ref().and_then(|text| self.encode(text, false).ok());
         if ids != one.ids {
-            return Err("the tokenizer libraries of Python and Rust make different ids of it".into());
+            return Err("the tokenizer makes other ids of it than the engine's did".into());
         }
         Ok(())
     }

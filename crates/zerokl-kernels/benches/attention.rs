@@ -33,7 +33,7 @@ fn main() {
             _ => {}
         }
     }
-    let shape = Shape { heads: 9, kv_heads: 3, size: 64, page };
+    let shape = Shape { heads: 9, kv_heads: 3, size: 64, page, stride: 3 * 64 * page };
     println!("{} threads, {}, pages of {page}; fastest of {repeats} passes", cpu.threads, cpu.isa.name());
     for (name, sequences, keys, rows) in STEPS {
         let step = Step::new(shape, sequences, keys, rows);

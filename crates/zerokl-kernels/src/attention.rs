@@ -25,7 +25,7 @@ use std::sync::Mutex;
 use crate::cpu::Cpu;
 use crate::pool::parallel_ranges;
 use chunk::{ChunkKernel, STREAMED};
-pub use pool::{Pool, PoolMut};
+pub use pool::{Numbers, Pool, PoolMut};
 pub use softcap::tanh;
 pub use store::{prefetch_slot, store_kv, store_rows};
 
@@ -46,12 +46,24 @@ pub struct Shape {
     pub size: usize,
     /// Token slots of one page.
     pub page: usize,
+    /// Numbers from one page's start to the next one's.
+    pub stride: usize,
 }
 
 impl Shape {
     /// Query heads that share one key head.
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// Numbers of one page, all key heads.
+    pub fn page_len(&self) -> usize {
+        self.kv_heads * self.size * self.page
+    }
+
+    /// Of a pool that spans so many numbers.
+    pub fn num_pages(&self, length: usize) -> usize {
+        length.checked_sub(self.page_len()).map_or(0, |others| others / self.stride.max(1) + usize::from(length > 0))
     }
 }
 
@@ -290,8 +302,14 @@ impl Attention<'_> {
         &self.page_table[segment * width..][..width]
     }
 
+    /// Where a position's page starts for the block's key head, in `k` and `v` alike.
+    pub fn start_of(&self, block: &Block, position: usize) -> usize {
+        let page = self.pages(block.segment)[position / self.shape.page] as usize;
+        page * self.shape.stride + block.kv_head * self.shape.size * self.shape.page
+    }
+
     fn check_pages(&self, segment: usize, keys: &Range<usize>) -> Result<(), String> {
-        let (pages, num_pages) = (self.pages(segment), self.k.len() / self.page_len());
+        let (pages, num_pages) = (self.pages(segment), self.shape.num_pages(self.k.len()));
         let wanted = keys.start / self.shape.page..keys.end.div_ceil(self.shape.page);
         let Some(wanted) = pages.get(wanted) else {
             return Err(format!("segment {segment} sees {} keys but names {} pages", keys.end, pages.len()));
@@ -300,11 +318,6 @@ impl Attention<'_> {
             Some(page) => Err(format!("segment {segment} names page {page} of a pool of {num_pages}")),
             None => Ok(()),
         }
-    }
-
-    /// Floats of one page, all key heads.
-    fn page_len(&self) -> usize {
-        self.shape.kv_heads * self.shape.size * self.shape.page
     }
 }
 

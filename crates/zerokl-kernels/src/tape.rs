@@ -127,11 +127,12 @@ pub struct LayerPools<'a> {
     pub kv_heads: usize,
     pub size: usize,
     pub page: usize,
+    pub stride: usize,
 }
 
 impl LayerPools<'_> {
     fn shape(&self, heads: usize) -> Shape {
-        Shape { heads, kv_heads: self.kv_heads, size: self.size, page: self.page }
+        Shape { heads, kv_heads: self.kv_heads, size: self.size, page: self.page, stride: self.stride }
     }
 }
 

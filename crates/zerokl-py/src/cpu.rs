@@ -83,7 +83,10 @@ fn multiply_add(py: Python<'_>, rounds: usize) -> usize {
 /// Freed memory goes back to the system: for after a start.
 #[pyfunction]
 fn trim_memory(py: Python<'_>) {
-    py.detach(zerokl_kernels::arch::trim);
+    py.detach(|| {
+        zerokl_http::Allocator::collect();
+        zerokl_kernels::arch::trim();
+    });
 }
 
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -2,10 +2,9 @@
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray3, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use zerokl_kernels::attention::Shape;
 use zerokl_kernels::heads::{self as kernels, Norms, Projected};
 
-use crate::attention::PagesMut;
+use crate::attention::{Pages, shape_of};
 use crate::cpu;
 
 pyo3::import_exception!(zerokl.errors, EngineError);
@@ -19,8 +18,8 @@ fn rotate_and_store(
     cos: PyReadonlyArray2<'_, f32>,
     sin: PyReadonlyArray2<'_, f32>,
     slots: PyReadonlyArray1<'_, i32>,
-    mut k_pool: PagesMut<'_>,
-    mut v_pool: PagesMut<'_>,
+    k_pool: Pages<'_>,
+    v_pool: Pages<'_>,
     q_norm: Option<PyReadonlyArray1<'_, f32>>,
     k_norm: Option<PyReadonlyArray1<'_, f32>>,
     eps: f32,
@@ -33,8 +32,7 @@ fn rotate_and_store(
     };
     let step =
         Projected { qkv: qkv.as_slice()?, cos: cos.as_slice()?, sin: sin.as_slice()?, norms, slots: slots.as_slice()? };
-    let &[_, kv_heads, size, page] = k_pool.shape() else { unreachable!("four axes") };
-    let shape = Shape { heads: q.shape()[1], kv_heads, size, page };
+    let shape = shape_of(&k_pool, &v_pool, q.shape()[1])?;
     let (pools, q) = ((k_pool.pool(scales.0)?, v_pool.pool(scales.1)?), q.as_slice_mut()?);
     cpu::run(py, |cpu| kernels::rotate_and_store(cpu, shape, step, pools, q)).map_err(EngineError::new_err)
 }

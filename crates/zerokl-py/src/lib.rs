@@ -15,6 +15,7 @@ mod sample;
 mod score;
 mod sparse;
 mod tape;
+mod tokenizer;
 
 use pyo3::prelude::*;
 
@@ -34,6 +35,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     sparse::add(module)?;
     tape::add(module)?;
     recurrence::add(module)?;
+    tokenizer::add(module)?;
     http::add(module)?;
     Ok(())
 }

@@ -3,12 +3,13 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use zerokl_kernels::attention::Shape;
 use zerokl_kernels::formats::Format;
 use zerokl_kernels::matrix;
 use zerokl_kernels::sm90;
 use zerokl_kernels::tape::{self as kernels, HeadNorms, LayerPools, Name, Numerics, Op, Step};
 
-use crate::attention::PagesMut;
+use crate::attention::{Pages, shape_of};
 use crate::cpu;
 use crate::dense::Matrix;
 
@@ -24,13 +25,15 @@ impl AsRef<matrix::Matrix> for Weight {
 }
 
 /// A layer's keys and values, and their scales.
-type Layer = (Py<PyAny>, Py<PyAny>, (f32, f32));
+type Layer<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, (f32, f32));
 
 /// Operations over arrays that have a row per token; arrays are named by numbers, in the order in which they came to be.
 #[pyclass(module = "zerokl._native")]
 struct Tape {
     numerics: Numerics,
-    layers: Vec<Layer>,
+    pools: Vec<LayerPools<'static>>,
+    /// The arrays that the pools lie in. Numpy never moves one that somebody else holds.
+    _kept: Vec<Py<PyAny>>,
     widths: Vec<usize>,
     ops: Vec<Op<Weight>>,
     inputs: Vec<Name>,
@@ -65,14 +68,22 @@ impl Tape {
     /// `numerics`: "cpu", or "sm90", which refuses what a GPU of the family has no kernel for.
     #[new]
     #[pyo3(signature = (layers, numerics="cpu"))]
-    fn new(layers: Vec<Layer>, numerics: &str) -> PyResult<Self> {
+    fn new(layers: Vec<Layer<'_>>, numerics: &str) -> PyResult<Self> {
         let numerics = match numerics {
             "cpu" => Numerics::Cpu,
             "sm90" => Numerics::Sm90,
             other => return Err(PyValueError::new_err(format!("no numerics {other:?}"))),
         };
+        let (mut pools, mut kept) = (Vec::new(), Vec::new());
+        for (k, v, scales) in layers {
+            let (keys, values) = (k.extract::<Pages<'_>>()?, v.extract::<Pages<'_>>()?);
+            let Shape { kv_heads, size, page, stride, .. } = shape_of(&keys, &values, 0)?;
+            let (k_pool, v_pool) = (keys.pool(scales.0)?, values.pool(scales.1)?);
+            pools.push(LayerPools { k: k_pool, v: v_pool, kv_heads, size, page, stride });
+            kept.extend([k.unbind(), v.unbind()]);
+        }
         let (widths, inputs, outputs) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Tape { numerics, layers, widths, ops: Vec::new(), inputs, outputs, ready: None })
+        Ok(Tape { numerics, pools, _kept: kept, widths, ops: Vec::new(), inputs, outputs, ready: None })
     }
 
     fn input(&mut self, width: usize) -> Name {
@@ -132,10 +143,8 @@ impl Tape {
     }
 
     #[pyo3(signature = (qkv, turns, layer, heads, norms, eps))]
-    #[expect(clippy::too_many_arguments, reason = "named by ops/tape.py")]
     fn rotate_and_store(
         &mut self,
-        py: Python<'_>,
         qkv: Name,
         turns: [Name; 2],
         layer: usize,
@@ -143,7 +152,7 @@ impl Tape {
         norms: Option<(PyReadonlyArray1<'_, f32>, PyReadonlyArray1<'_, f32>)>,
         eps: f32,
     ) -> PyResult<Name> {
-        let (kv_heads, size) = self.heads_of(py, layer)?;
+        let (kv_heads, size) = self.heads_of(layer)?;
         self.serves(size.is_power_of_two() && (16..=256).contains(&size), "heads of this size")?;
         self.expect(qkv, (heads + 2 * kv_heads) * size)?;
         let pairs = self.widths[turns[0]];
@@ -162,8 +171,8 @@ impl Tape {
         Ok(out)
     }
 
-    fn attention(&mut self, py: Python<'_>, q: Name, layer: usize, heads: usize, factor: f32) -> PyResult<Name> {
-        let (kv_heads, size) = self.heads_of(py, layer)?;
+    fn attention(&mut self, q: Name, layer: usize, heads: usize, factor: f32) -> PyResult<Name> {
+        let (kv_heads, size) = self.heads_of(layer)?;
         self.expect(q, heads * size)?;
         if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(PyValueError::new_err(format!("{heads} query heads, {kv_heads} key heads")));
@@ -229,17 +238,7 @@ impl Tape {
                 "inputs and outputs must have {rows} rows of the tape's widths"
             )));
         }
-        let mut pages = Vec::with_capacity(2 * self.layers.len());
-        for (k, v, scales) in &self.layers {
-            let pages_of = |pool: &Py<PyAny>| pool.bind(py).extract::<PagesMut<'_>>();
-            pages.push((pages_of(k)?, pages_of(v)?, *scales));
-        }
-        let mut pools = Vec::with_capacity(pages.len());
-        for (k, v, scales) in &mut pages {
-            let &[_, kv_heads, size, page] = k.shape() else { unreachable!("four axes") };
-            pools.push(LayerPools { k: k.pool(scales.0)?, v: v.pool(scales.1)?, kv_heads, size, page });
-        }
-        cpu::run(py, |cpu| ready.run(cpu, rows, &step, &mut pools, &inputs, outputs)).map_err(EngineError::new_err)
+        cpu::run(py, |cpu| ready.run(cpu, rows, &step, &mut self.pools, &inputs, outputs)).map_err(EngineError::new_err)
     }
 }
 
@@ -259,13 +258,11 @@ impl Tape {
     }
 
     /// (key heads, size of a head) of a layer.
-    fn heads_of(&self, py: Python<'_>, layer: usize) -> PyResult<(usize, usize)> {
-        let Some((k, ..)) = self.layers.get(layer) else {
-            return Err(PyValueError::new_err(format!("layer {layer} of {}", self.layers.len())));
+    fn heads_of(&self, layer: usize) -> PyResult<(usize, usize)> {
+        let Some(pools) = self.pools.get(layer) else {
+            return Err(PyValueError::new_err(format!("layer {layer} of {}", self.pools.len())));
         };
-        let pages = k.bind(py).extract::<PagesMut<'_>>()?;
-        let &[_, kv_heads, size, _] = pages.shape() else { unreachable!("four axes") };
-        Ok((kv_heads, size))
+        Ok((pools.kv_heads, pools.size))
     }
 }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ShelfStats:
+class ShelfStats(Struct, frozen=True):
     """Pages of one sliding kind, or checkpoints."""
 
     size: int
@@ -19,13 +19,11 @@ class ShelfStats:
     """Places taken from a node that stayed; those that left with their node aren't counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowStats(ShelfStats):
+class WindowStats(ShelfStats, frozen=True):
     window: int
 
 
-@dataclass(frozen=True, slots=True)
-class StateStats(ShelfStats):
+class StateStats(ShelfStats, frozen=True):
     """Of the checkpoints; `leased` ones are pinned or about to be written."""
 
     interval: int
@@ -36,8 +34,7 @@ class StateStats(ShelfStats):
     """Checkpoints that weren't written because there was no slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostStats:
+class HostStats(Struct, frozen=True):
     """One kind in the host tier."""
 
     kind: str
@@ -52,8 +49,7 @@ class HostStats:
     """Copies that were the last, and made way for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(Struct, frozen=True):
     """Pages of the full kind, lookups, and the other kinds."""
 
     num_pages: int

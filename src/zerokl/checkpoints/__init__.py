@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from zerokl.checkpoints.dummy import ShapesOf
     from zerokl.checkpoints.view import Checkpoint, Tensor
 
-__all__ = ["Checkpoint", "Tensor", "open", "read_config"]
+__all__ = ["DEFAULT_MODEL", "Checkpoint", "Tensor", "find", "open", "read_config"]
+
+
+DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""Which one a config means that names none."""
+
+
+def find(model: str, revision: str = "") -> Path:
+    """Where the model lies that a config names: `hub.resolve`, without loading that for a path that is there."""
+    if model and (path := Path(model).expanduser()).exists():
+        return path
+    from zerokl.checkpoints import hub
+
+    return hub.resolve(model, revision)
 
 
 def open(

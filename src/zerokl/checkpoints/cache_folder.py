@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,8 @@ def cache_folder() -> Path:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Make `path` hold `content`; another process sees the old file or the new one, never a part."""
+    import tempfile  # 3 ms of each start
+
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+
+import msgspec
 
 from zerokl import checkpoints
 from zerokl.checkpoints.folder_tokenizer import read_tokenizer
@@ -30,4 +31,4 @@ def tokenizer_files(config: Config, checkpoint: Checkpoint) -> TokenizerFiles:
         template = Path(config.chat_template).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"chat_template {config.chat_template}: {error}") from error
-    return dataclasses.replace(files, chat_template=template)
+    return msgspec.structs.replace(files, chat_template=template)

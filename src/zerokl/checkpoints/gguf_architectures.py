@@ -7,10 +7,10 @@ k for its own way of rotating in Llama and Granite, and stores GPT-2's matrices 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from zerokl.checkpoints.files import fail
 from zerokl.checkpoints.gguf import Gguf
@@ -63,8 +63,7 @@ class Keys:
 More = Callable[[Keys, dict[str, Any]], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(Struct, frozen=True):
     """How one GGUF architecture is spelt by Hugging Face."""
 
     hf_name: str

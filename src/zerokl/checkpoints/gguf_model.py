@@ -8,12 +8,12 @@ head; that is undone here, and every model sees the half-split order.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from zerokl.checkpoints.digest import files_digest
 from zerokl.checkpoints.files import fail

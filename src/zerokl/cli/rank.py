@@ -34,10 +34,10 @@ def place_here(config: Config) -> machines.Place:
 
 def follow(config: Config, place: machines.Place) -> int:
     """A rank that torchrun started: until rank 0's server ends. Raises ConfigError."""
-    from zerokl.checkpoints import hub
+    from zerokl import checkpoints
 
     set_up_logs(f"rank {place.rank}", config.log_level)
-    model = str(hub.resolve(config.model, config.revision))
+    model = str(checkpoints.find(config.model, config.revision))
     log.info("looking for rank 0 of %d on %s", place.size, place.host)
     follower = machines.follow(place)
     try:

@@ -83,11 +83,11 @@ def check_extras(config: Config) -> None:
 
 def settled(config: Config) -> Config:
     """What must be decided once for all processes: the model's place and name, and a random seed."""
-    from zerokl.checkpoints import hub
+    from zerokl import checkpoints
 
-    path = hub.resolve(config.model, config.revision)
+    path = checkpoints.find(config.model, config.revision)
     seed = int.from_bytes(os.urandom(8), "little") >> 1 if config.random_seed == "random" else config.random_seed
-    name = config.served_model_name or config.model or hub.DEFAULT_MODEL
+    name = config.served_model_name or config.model or checkpoints.DEFAULT_MODEL
     return dataclasses.replace(config, model=str(path), served_model_name=name, random_seed=seed, revision="")
 
 
@@ -98,12 +98,14 @@ def shown(config: Config) -> dict[str, Any]:
 
 def memory_figures(config: Config) -> dict[str, Any]:
     """What the model takes to remember a token, a checkpoint, a sequence: from its config alone, without weights."""
+    from msgspec.structs import asdict
+
     from zerokl import checkpoints, models
     from zerokl.runner.sizes import figures
     from zerokl.runner.start import KEPT_FLOAT_BYTES
 
     model = models.outline(checkpoints.read_config(config.model), config)
-    return dataclasses.asdict(figures(model.memory, KEPT_FLOAT_BYTES[config.device]))
+    return asdict(figures(model.memory, KEPT_FLOAT_BYTES[config.device]))
 
 
 def supervised(

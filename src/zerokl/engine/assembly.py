@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from zerokl import checkpoints, models
 from zerokl.cache import Cache
-from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
 from zerokl.config import Config
 from zerokl.engine.fingerprint import Evidence, fingerprint
 from zerokl.engine.intake import Served
@@ -21,15 +20,15 @@ from zerokl.engine.loop import Engine
 from zerokl.engine.seeds import default_seed
 from zerokl.errors import CheckpointError
 from zerokl.ops import AnyMatrix
-from zerokl.parallel import Ranks
 from zerokl.quant import numbers_of
 from zerokl.runner.sizes import figures, tokens_per_step
 from zerokl.runner.start import KEPT_FLOAT_BYTES, Numerics, Started, start
 from zerokl.scheduler import Limits, Scheduler
 from zerokl.tokenizer import Tokenizer
-from zerokl.tokenizer.battery import write_battery
-from zerokl.tokenizer.run_folder import is_written, write_run_folder
 from zerokl.wire.messages import PROTOCOL, Hello, Sampling
+
+if TYPE_CHECKING:
+    from zerokl.parallel import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,7 @@ GENERATION_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 """What a model's generation_config.json says about sampling."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """An engine that can run, and what is known about it."""
 
     engine: Engine
@@ -82,28 +80,6 @@ def assembled(
     return Built(Engine(Scheduler(limits, cache, runner.lag), runner), served, tokenizer, hello)
 
 
-def tokenizer_of(
-    config: Config, run_folder: str | Path | None, battery: bool, checkpoint: checkpoints.Checkpoint
-) -> Tokenizer:
-    """The one that lies in the run folder; or, where there is none yet, the checkpoint's, put there for the frontends.
-
-    `battery`: with the chats that a Rust frontend must render alike.
-    """
-    if run_folder is None:
-        return Tokenizer(tokenizer_files(config, checkpoint))
-    folder = Path(run_folder)
-    if is_written(folder):
-        return Tokenizer.load(folder)
-    files = tokenizer_files(config, checkpoint)
-    if not battery:
-        write_run_folder(folder, files)  # they make their own while we make ours
-        return Tokenizer(files)
-    tokenizer = Tokenizer(files)
-    write_battery(folder, tokenizer)
-    write_run_folder(folder, files)
-    return tokenizer
-
-
 def sampling_defaults(config: Config, generation_config: Mapping[str, Any]) -> Sampling:
     """What absent sampling values become. OpenAI's defaults are the neutral ones, so nothing is set."""
     if config.sampling_defaults == "openai":
@@ -130,7 +106,7 @@ def hello_of(
     dtypes = tuple(sorted({name for matrix in matrices for name in numbers_of(matrix)}))
     kept = sorted({name for matrix in matrices for name in matrix.dtype.split("+")})
     evidence = evidence_of(config, checkpoint, tokenizer, dtypes, started.numerics, model.rotations)
-    evidence = dataclasses.replace(evidence, default_seed=served.default_seed)  # drawn once, if it was drawn
+    evidence = replace(evidence, default_seed=served.default_seed)  # drawn once, if it was drawn
     pools = started.pools
     pool_tokens = pools.num_pages * pools.page_size
     facts = {
@@ -141,11 +117,11 @@ def hello_of(
         "weight_bytes": sum(matrix.nbytes for matrix in matrices),
         "kv_bytes": started.kv_bytes,
         "prefix_interval": pools.prefix_interval,
-        **dataclasses.asdict(figures(model.memory, KEPT_FLOAT_BYTES[config.device])),
+        **asdict(figures(model.memory, KEPT_FLOAT_BYTES[config.device])),
         "device": config.device,
         "chunked_prefill_size": tokens_per_step(config),
         **started.facts,
-        "fingerprint_of": dataclasses.asdict(evidence),
+        "fingerprint_of": asdict(evidence),
     }
     return Hello(
         protocol=PROTOCOL,
@@ -177,7 +153,7 @@ def evidence_of(
     return Evidence(
         weights=checkpoint.digest,
         weight_dtypes=weight_dtypes,
-        **dataclasses.asdict(numerics),
+        **asdict(numerics),
         tokenizer=tokenizer.digest,
         rotations=rotations,
         default_seed=default_seed(config.random_seed),

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import importlib.util
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokl import _native, checkpoints, models
-from zerokl.checkpoints import hub
 from zerokl.config import Config, num_leaves
 from zerokl.errors import ConfigError
 from zerokl.models.split import check_sizes
@@ -33,7 +33,7 @@ RANK_MODULE = "zerokl.cli.rank"
 
 
 def build(config: Config, run_folder: str | Path | None = None, battery: bool = False) -> Built:
-    """Load everything. Run folder and `battery`: see `assembly.tokenizer_of`.
+    """Load everything. Run folder and `battery`: see `tokenizing.tokenizer_of`.
 
     Raises ConfigError, CheckpointError or UnsupportedModel for what the caller can mend, EngineError for a machine
     whose arithmetic is not the contract's.
@@ -87,7 +87,7 @@ def build_with(
 ) -> Built:
     """`build`, the other ranks being on their way; `store` is where those on GPUs meet."""
     began = time.monotonic()
-    path = hub.resolve(config.model, config.revision)
+    path = checkpoints.find(config.model, config.revision)
     if ranks:
         tell(ranks, config, path)
     elif config.threads is not None:
@@ -96,11 +96,16 @@ def build_with(
         path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
     )
     team = team_of(config, ranks, store, checkpoint) if ranks else models.Team(num_leaves(config))
-    with models.loading(checkpoint, config, team) as loaded:
-        from zerokl.engine import assembly
+    from zerokl.engine.tokenizing import tokenizer_of
 
-        tokenizer = assembly.tokenizer_of(config, run_folder, battery, checkpoint)
+    with ThreadPoolExecutor(1) as aside, models.loading(checkpoint, config, team) as loaded:
+        rest = aside.submit(import_module, "zerokl.engine.assembly")
+        # Here and not aside: what the C library gives another thread for a while stays in memory.
+        tokenizer = tokenizer_of(config, run_folder, battery, checkpoint)
         model = loaded()
+    rest.result()
+    from zerokl.engine import assembly
+
     return assembly.assembled(config, checkpoint, model, tokenizer, ranks, began)
 
 
@@ -134,13 +139,12 @@ def build_process(
     built = build(config, run_folder, battery)
     from zerokl.engine.intake import Intake
     from zerokl.engine.process import EngineProcess
-    from zerokl.runner.rank import LeadingRunner
 
     gc.collect()
     gc.freeze()  # a full collection over what is loaded takes 50 ms, which every stream would feel
     process = EngineProcess(built.engine, Intake(built.served), built.hello, socket)
-    if isinstance(built.engine.runner, LeadingRunner):
-        ranks = built.engine.runner.ranks
+    ranks = getattr(built.engine.runner, "ranks", None)
+    if ranks is not None:
         ranks.watch(lambda: process.fail(ranks.failure()))
     return process
 
@@ -149,9 +153,11 @@ def check_device(config: Config) -> None:
     """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
     check_sizes(config.tp, num_leaves(config))
     if config.device == "cuda":
+        from importlib.util import find_spec
+
         if config.enable_hierarchical_cache:
             raise ConfigError("--enable-hierarchical-cache: --device cuda has no host tier yet")
-        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
+        if find_spec("torch") is None or find_spec("triton") is None:
             raise ConfigError("--device cuda needs torch and Triton: pip install 'zerokl[cuda]'")
         if config.logprobs_mode != "raw":
             raise ConfigError("--logprobs-mode processed: --device cuda gives raw logprobs only, for now")

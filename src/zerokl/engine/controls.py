@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
 
 from zerokl.errors import CallerError, ConfigError
 from zerokl.types import Finish
@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 DRAIN_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingFlush:
+class WaitingFlush(Struct, frozen=True):
     """A flush that waits for the engine to be idle."""
 
     answer: Callable[[bool, dict[str, Any]], None]

@@ -6,15 +6,15 @@ and the known answers, by which this machine shows that it computes as the contr
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from zerokl.config import Config, num_leaves, options
 
@@ -24,8 +24,7 @@ PREFIX = "fp_"
 HEX_DIGITS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """What the options do not say."""
 
     weights: str
@@ -43,12 +42,12 @@ class Evidence:
     """Digest of every operation's answers on this machine."""
     tokenizer: str
     """Digest of tokenizer, special ids and chat template."""
-    grammars: str = dataclasses.field(default_factory=lambda: installed_version("llguidance"))
+    grammars: str = field(default_factory=lambda: installed_version("llguidance"))
     """Version of the library that says what a grammar allows next."""
     rotations: str = ""
     """Which set of rotary frequencies, where the context length chooses one (LongRoPE)."""
     default_seed: int = 0
-    sampling_defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
 
 
 RESOLVED = ("dtype", "cpu_numerics", "kv_cache_dtype", "chat_template", "random_seed", "sampling_defaults")
@@ -58,7 +57,7 @@ RESOLVED = ("dtype", "cpu_numerics", "kv_cache_dtype", "chat_template", "random_
 def installed_version(package: str) -> str:
     """As `importlib.metadata` says it, which takes 7 ms and 2 MB of each start to load: it is asked only where the
     package lies unusually."""
-    spec = find_spec(package)
+    spec = PathFinder.find_spec(package)
     beside = Path(spec.origin).parents[1] if spec and spec.origin else Path()
     found = list(beside.glob(f"{package}-*.dist-info/METADATA"))
     if len(found) == 1:
@@ -77,7 +76,7 @@ def fingerprint(config: Config, evidence: Evidence) -> str:
         "contract": CONTRACT,
         **{name: value for name, value in chosen.items() if name not in RESOLVED},
         "tp_leaves": num_leaves(config),
-        **{one.name: getattr(evidence, one.name) for one in dataclasses.fields(evidence)},
+        **asdict(evidence),
     }
     canonical = orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)
     return PREFIX + hashlib.sha256(canonical).hexdigest()[:HEX_DIGITS]

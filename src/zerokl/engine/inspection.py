@@ -8,7 +8,6 @@ from math import prod
 from pathlib import Path
 
 from zerokl import checkpoints, models
-from zerokl.checkpoints import hub
 from zerokl.checkpoints.chosen_tokenizer import tokenizer_files
 from zerokl.config import Config
 from zerokl.engine.assembly import evidence_of
@@ -55,7 +54,7 @@ class Inspection:
 
 def inspect(config: Config) -> Inspection:
     """Raises CheckpointError only if there is nothing at `config.model`; what is wrong with it is its `problem`."""
-    found = Inspection(hub.resolve(config.model, config.revision))
+    found = Inspection(checkpoints.find(config.model, config.revision))
     try:
         check_device(config)
         checkpoint = checkpoints.open(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from zerokl.engine.grammar import GrammarMask, Grammars
 from zerokl.engine.pattern import MAX_STATES, Pattern
@@ -51,8 +52,7 @@ class TextSource(Spelt, Protocol):
         """For the output that follows this prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """What this engine serves, as far as a request depends on it."""
 
     tokenizer: TextSource

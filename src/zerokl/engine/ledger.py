@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerokl.engine.text import RequestText
 from zerokl.types import RequestId
 from zerokl.wire.server import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One open request."""
 
     connection: Connection

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zerokl.engine.intake import Intake
 from zerokl.engine.loop import Engine
@@ -16,8 +17,7 @@ from zerokl.wire.messages import Submit
 from zerokl.wire.records import Record
 
 
-@dataclass(slots=True)
-class Ticket:
+class Ticket(Struct):
     """One request on its way, and the records that nobody has taken yet."""
 
     place: int

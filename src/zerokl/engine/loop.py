@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from zerokl.cache import CacheStats
 from zerokl.engine.step_notes import notes_asked_for
@@ -13,8 +14,7 @@ from zerokl.scheduler import MaskSource, Scheduler, SchedulerStats
 from zerokl.types import Finish, Pending, Progress, Request, RequestId, StepPlan, StepRunner
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStats:
+class EngineStats(Struct, frozen=True):
     """For /server_info: what is there now, and counts since the start."""
 
     draining: bool
@@ -23,10 +23,10 @@ class EngineStats:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values: requests and counters at the top level, pages under "cache"."""
-        now = asdict(self.scheduler)
+        now = to_builtins(self.scheduler)
         counters = now.pop("counters")
         counters["decode_widths"] = {str(width): steps for width, steps in counters["decode_widths"].items()}
-        return {"draining": self.draining, **now, **counters, "cache": asdict(self.cache)}
+        return {"draining": self.draining, **now, **counters, "cache": to_builtins(self.cache)}
 
 
 class Engine:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from re import _compiler as sre_compiler  # type: ignore[attr-defined]
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as sre_parser  # type: ignore[attr-defined]
 from typing import Any
+
+from msgspec import Struct, field
 
 from zerokl.errors import InvalidRequest
 
@@ -29,8 +30,7 @@ MAX_SOURCE_CHARS = 1000
 Test = Callable[[str], bool]
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """Either takes one character that passes `test`, or takes none and goes to all its targets."""
 
     targets: list[int]
@@ -39,8 +39,7 @@ class State:
     """Passable only before the first character of the output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """A compiled stop pattern; ACCEPT is state 0."""
 
     source: str

@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from zerokl.engine.controls import Controls
@@ -47,8 +47,7 @@ MAX_STEPS_BEHIND = 64
 """How far the text may lag the loop before the loop waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A request that the scheduler did not take."""
 
     request_id: RequestId

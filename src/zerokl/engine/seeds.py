@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
+import os
 from array import array
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def seed_of(default_seed: int, prompt: Sequence[int]) -> int:
 def default_seed(option: int | str) -> int:
     """`Config.random_seed` as a number; "random" draws one, which then is the server's for as long as it runs."""
     if option == "random":
-        return secrets.randbits(SEED_BITS)
+        return int.from_bytes(os.urandom(8), "little") >> (64 - SEED_BITS)
     try:
         seed = int(option)
         seed.to_bytes(8, "little", signed=True)

@@ -10,13 +10,13 @@ patterns). Only text can match: a special token that is skipped has none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerokl.engine.pattern import Pattern, PatternMatcher
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """`matched` as the client wrote it; it covers characters [start, end) of the text."""
 
     matched: str

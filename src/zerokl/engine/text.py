@@ -11,8 +11,9 @@ past the stop, before it heard of it, are dropped here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from zerokl.engine.grammar import GrammarMask
 from zerokl.engine.pattern import Pattern
@@ -32,8 +33,7 @@ class Stream(Protocol):
         """What was held back, U+FFFD for what never became a character."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextOptions:
+class TextOptions(Struct, frozen=True):
     """What the client asked about the text of one request."""
 
     stop: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -187,6 +186,8 @@ def config_of(values: Mapping[str, Any]) -> Config:
     known = {one.name: one for one in options()}
     for name, value in values.items():
         if name not in known:
+            import difflib  # 1 ms of each start
+
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
             raise ConfigError(f"unknown option {name!r}; nearest: {nearest}")
         check_option(name, value, known[name].metadata)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerokl.errors import EngineError, InvalidRequest, NoRoom
 from zerokl.llm.params import Params
@@ -14,8 +14,7 @@ TopRow = list[tuple[int, float]]
 """(id, logprob), highest first, ties by lower id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """Logprobs are exact float32 values of the raw logits, so `==` compares bits."""
 
     text: str

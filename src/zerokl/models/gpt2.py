@@ -6,11 +6,12 @@ lack "transformer." in front.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from zerokl import ops
 from zerokl.errors import UnsupportedModel
@@ -23,7 +24,7 @@ from zerokl.models.weights import Parameters, W, transposed, vector
 __all__ = ["DROPPED", "WEIGHTS", "Config", "forward", "logits", "tables"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Config:
     vocab_size: int
     hidden_size: int
@@ -80,7 +81,7 @@ class Config:
 
     def of_rank(self, share: Share) -> Self:
         """With the number of the heads that a rank has."""
-        return replace(self, num_heads=share.heads()["num_heads"])
+        return dataclasses.replace(self, num_heads=share.heads()["num_heads"])
 
 
 LAYER = "transformer.h.{i}."

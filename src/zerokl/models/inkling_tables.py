@@ -6,10 +6,10 @@ The release interleaves the rows of every pair of gate and up (g0, u0, g1, u1, .
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from zerokl import ops
 from zerokl.models.inkling_config import Config, by_leaf

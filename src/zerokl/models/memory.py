@@ -9,18 +9,19 @@ a layer is given for it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 FLOAT_BYTES = 4
 KEY_BYTES = {"float32": 4, "bfloat16": 2, "fp8_e4m3": 1}
 """How keys and values may be kept -> bytes of a number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """Keys and values: of all positions, or of the last `window`, the token itself among them."""
 
     num_kv_heads: int
@@ -37,8 +38,7 @@ class Keys:
         return 2 * self.num_kv_heads * self.head_size * KEY_BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
-class Conv:
+class Conv(Struct, frozen=True):
     """The last `width - 1` inputs of a causal convolution of `width` taps, the token itself being the last tap."""
 
     width: int
@@ -49,8 +49,7 @@ class Conv:
         return (self.width - 1) * self.channels * FLOAT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrent:
+class Recurrent(Struct, frozen=True):
     """A state at multiples of `chunk`, and the `inputs` floats of each token since the last of them."""
 
     shape: tuple[int, ...]
@@ -70,14 +69,12 @@ class Recurrent:
 StateSpec = Conv | Recurrent
 
 
-@dataclass(frozen=True, slots=True)
-class LayerMemory:
+class LayerMemory(Struct, frozen=True):
     keys: Keys | None = None
     states: tuple[StateSpec, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CacheFormat:
+class CacheFormat(Struct, frozen=True):
     """How all layers keep keys and values; `scales` per layer, for fp8."""
 
     dtype: str = "float32"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from zerokl import ops
 from zerokl.models.memory import AS_FLOATS, CacheFormat, LayerMemory, kept_as, memory_of
@@ -40,8 +40,7 @@ class Architecture(Protocol):
     def logits(self) -> Callable[..., np.ndarray]: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
+class Model(Struct, frozen=True, eq=False):
     """Weights and the functions that run them. Immutable: a step changes the KV pools only."""
 
     architecture: str

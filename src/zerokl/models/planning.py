@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from zerokl.config import Config
 from zerokl.errors import CheckpointError, ConfigError
@@ -18,8 +19,7 @@ from zerokl.quant import check_option, scheme_of
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Plan(Struct, frozen=True, eq=False):
     """A model that can be loaded."""
 
     architecture: str

@@ -7,12 +7,12 @@ rounded and the same on every platform; a C library's `pow` is neither.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from math import ceil, floor, inf
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from zerokl import ops
 from zerokl.errors import CheckpointError, UnsupportedModel
@@ -28,8 +28,7 @@ SERVED = "served_context_length"
 """Key under which `models.load` adds the context length that a server was started with: LongRoPE asks for it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rope:
+class Rope(Struct, frozen=True, eq=False):
     """How positions turn the first 2 · len(inv_freq) numbers of each head."""
 
     inv_freq: np.ndarray

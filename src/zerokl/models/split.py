@@ -12,10 +12,11 @@ Cuts fall between leaves, so they are the same for every number of ranks; one ra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import lcm
 from typing import Any
+
+from msgspec import Struct
 
 from zerokl.errors import ConfigError, UnsupportedModel
 from zerokl.models.shapes import term_size
@@ -28,8 +29,7 @@ Sharing = tuple[int, int] | None
 """As in `ops.LayerKV`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Team:
+class Team(Struct, frozen=True):
     """In how many leaves sums are cut, and which of how many ranks this is."""
 
     leaves: int = 1
@@ -61,8 +61,7 @@ class Team:
 ALONE = Team()
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(Struct, frozen=True):
     """Letters of the axes of query heads, of key heads and of a head's size."""
 
     heads: str = "H"
@@ -73,8 +72,7 @@ class Heads:
 HEADS = Heads()
 
 
-@dataclass(frozen=True, slots=True)
-class Width:
+class Width(Struct, frozen=True):
     """The letter of a hidden width."""
 
     letter: str
@@ -83,8 +81,7 @@ class Width:
 Cut = Heads | Width
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What one rank has of one axis."""
 
     start: int
@@ -103,8 +100,7 @@ class Part:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """What a rank has of a model: a part of each axis that is cut, by letter. Other axes are whole."""
 
     team: Team

@@ -19,12 +19,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerokl import ops
 from zerokl.errors import CheckpointError
@@ -76,8 +77,7 @@ class Parameters(SimpleNamespace):
                     yield part
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """How matrices are kept (a type name, or "auto": as stored), and where everything is."""
 
     dtype: str = "auto"
@@ -226,8 +226,7 @@ def always(config: Any) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class W:
+class W(Struct, frozen=True):
     """One row: tensors `name`, of `shape`, become `parameter` by `how`; where `when(config)` is false it is None.
 
     `{e}` in a name runs over the config's X experts. `on(config)` says which layers have the parameter (None: all); in

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from zerokl import _native
@@ -18,8 +18,7 @@ Pages = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8]
 """float32, the bits of bfloat16, or the codes of e4m3."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ragged:
+class Ragged(Struct, frozen=True):
     """The shape of one step: T rows (tokens) of S segments, back to back.
 
         row_starts   [S+1]    segment s owns rows row_starts[s] .. row_starts[s + 1] - 1
@@ -39,13 +38,13 @@ class Ragged:
     """On the GPU, where these are tensors: `ops.work.Work`."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerKV:
+class LayerKV(Struct, frozen=True):
     """One layer's keys and values, and this step's shape.
 
     Keys are stored transposed, `k [P, K, D, page]`, so that 16 neighbouring keys are one vector; values are
-    `v [P, K, page, D]`. Both are C-contiguous (float32, bits of bfloat16 as uint16 or codes of e4m3 as uint8) and
-    shared by everyone: only `store_kv` writes them. On the GPU both are `[P, K, 64, D]` bfloat16.
+    `v [P, K, page, D]`: float32, bits of bfloat16 as uint16 or codes of e4m3 as uint8. Each page is C-contiguous, and
+    pages are equally far apart in both: other layers' may lie between. All share them: only `store_kv` writes them.
+    On the GPU both are `[P, K, 64, D]` bfloat16.
     """
 
     k: Pages
@@ -92,8 +91,10 @@ def check_kv(kv: LayerKV) -> None:
     dtype = kv.k.dtype.type
     if dtype not in (np.float32, np.uint16, np.uint8):
         raise UnsupportedDtype(f"keys are float32, bits of bfloat16 or codes of e4m3, not {kv.k.dtype.name}")
-    check_array("kv.k", kv.k, dtype, (pages, heads, size, page))
-    check_array("kv.v", kv.v, dtype, (pages, heads, page, size))
+    check_pages("kv.k", kv.k, dtype, (pages, heads, size, page))
+    check_pages("kv.v", kv.v, dtype, (pages, heads, page, size))
+    if kv.k.strides[0] != kv.v.strides[0]:
+        raise ShapeError("pages of keys and of values are not equally far apart")
     if page != ragged.page_size:
         raise ShapeError(f"the pool's pages hold {page} slots, the step's {ragged.page_size}")
     rows, segments = ragged.positions.shape[0], ragged.row_starts.shape[0] - 1
@@ -101,6 +102,13 @@ def check_kv(kv: LayerKV) -> None:
     check_array("slots", ragged.slots, np.int32, (rows,))
     check_array("row_starts", ragged.row_starts, np.int32, (segments + 1,))
     check_array("page_table", ragged.page_table, np.int32, (segments, ragged.page_table.shape[-1]))
+
+
+def check_pages(name: str, array: NDArray[np.generic], dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    """`array` has exactly this dtype and shape and each of its pages is C-contiguous."""
+    check_array(name, array[:1], dtype, (min(1, shape[0]), *shape[1:]))
+    if array.shape != shape:
+        raise ShapeError(f"{name} must be {list(shape)}, not {list(array.shape)}")
 
 
 def check_array(name: str, array: NDArray[np.generic], dtype: type[np.generic], shape: tuple[int, ...]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from zerokl import _native
@@ -18,8 +18,7 @@ Matrix = _native.Matrix
 Bytes = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceMatrix:
+class DeviceMatrix(Struct, frozen=True, eq=False):
     """A weight [N, K] on the GPU: what the packed native matrix is to the CPU."""
 
     values: Any
@@ -45,8 +44,7 @@ class DeviceMatrix:
         return int(self.values.nbytes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceExperts:
+class DeviceExperts(Struct, frozen=True, eq=False):
     """One matrix [N, K] for each of X experts on the GPU, side by side: a kernel finds any of them by its number."""
 
     values: Any
@@ -72,8 +70,7 @@ class DeviceExperts:
         return int(self.values.nbytes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedMatrix:
+class PackedMatrix(Struct, frozen=True, eq=False):
     """A quantised weight [N, K] on the GPU, in about the bytes of the file: `triton/packed.py` says how it lies."""
 
     kind: str
@@ -114,8 +111,7 @@ class PackedMatrix:
         return sum(int(part.nbytes) for part in (self.words, self.scales, self.factors) if part is not None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedLeaves:
+class PackedLeaves(Struct, frozen=True, eq=False):
     """A quantised weight [N, K] whose sums are cut in leaves: a packed matrix of each leaf's columns.
 
     A leaf is a chain that is finished as the format says, with its factor; then comes the tree.
@@ -140,8 +136,7 @@ class PackedLeaves:
         return sum(leaf.nbytes for leaf in self.leaves)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LeafExperts:
+class LeafExperts(Struct, frozen=True, eq=False):
     """Experts on the GPU whose width is cut in leaves, in both matrices: for each leaf those of its part."""
 
     leaves: tuple[DeviceExperts, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerokl import _native
 from zerokl.errors import ShapeError
@@ -16,8 +16,7 @@ GREEDY_BELOW = 1e-6
 """A temperature below this is argmax."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(Struct, frozen=True):
     """What one row's draw depends on besides its logits."""
 
     params: SamplingParams

@@ -9,11 +9,11 @@ The order of the tree depends on the leaves alone (`cut`), never on how many ran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from zerokl.errors import EngineError, ShapeError
 from zerokl.ops import cpu
@@ -54,8 +54,7 @@ class Group(Protocol):
         """Every rank's part, in the order of ranks; all know all shapes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InputShard:
+class InputShard(Struct, frozen=True, eq=False):
     """Some of the columns of a weight [N, K]: a part of each output's sum."""
 
     matrix: Matrix | DeviceMatrix | DeviceExperts | LeafExperts | PackedMatrix | PackedLeaves
@@ -90,8 +89,7 @@ class InputShard:
         return self.group.fold(part, shape, self.count, bias, residual)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class VocabularyShard:
+class VocabularyShard(Struct, frozen=True, eq=False):
     """Some of the rows of a weight [N, K]: whole blocks of 1,024 ids."""
 
     matrix: Matrix | DeviceMatrix | PackedMatrix

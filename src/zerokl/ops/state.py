@@ -9,17 +9,16 @@ isn't its sequence's. Read before you store: a segment's live slot is both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from zerokl.errors import ShapeError
 from zerokl.ops.kv import F32, I32, LayerKV, check_array
 
 
-@dataclass(frozen=True, slots=True)
-class StepStates:
+class StepStates(Struct, frozen=True):
     """The shape of one step, for states; T rows of S segments and N checkpoints to write. All int32."""
 
     positions: I32
@@ -52,8 +51,7 @@ class StepStates:
         return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStates:
+class DeviceStates(Struct, frozen=True):
     """The same on the GPU, in the step's buffer: int32 tensors, with room for more segments and checkpoints."""
 
     segment_of_row: Any
@@ -70,8 +68,7 @@ class DeviceStates:
     """[N, 2]: (row, slot)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConvState:
+class ConvState(Struct, frozen=True):
     """The last inputs of one short convolution: pool [slots, width - 1, channels], oldest first; bf16 on the GPU."""
 
     pool: F32
@@ -79,8 +76,7 @@ class ConvState:
     """StepStates, or DeviceStates."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentState:
+class RecurrentState(Struct, frozen=True):
     """One recurrent layer: pool [slots, *shape] of states at multiples of the chunk, and the inputs since.
 
     inputs [live slots, chunk, I]: row position % chunk of the chunk that isn't full yet.
@@ -96,8 +92,7 @@ class RecurrentState:
         return int(self.inputs.shape[1])
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCache:
+class LayerCache(Struct, frozen=True):
     """All that one layer remembers, in the order in which its model declares it."""
 
     keys: LayerKV | None

@@ -12,10 +12,10 @@ Layers that see a window of keys have lists of their own, without the chunks tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 ITEM = 8
@@ -32,16 +32,14 @@ CHUNK = 512
 I32 = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
+class Lists(Struct, frozen=True):
     """The host's side of a step's work."""
 
     long: I32
     short: I32
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """The device's side: where the lists lie, and how many programs a launch has whatever they hold."""
 
     counts: Any

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerokl.types import SamplingParams, Segment, StepPlan
 
@@ -19,8 +20,7 @@ DRAWN = SamplingParams()
 """Stands for the parameters of a row that is drawn from: the other ranks only have to make its logits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One of the two is there, or neither: then the rank is to end."""
 
     setup: dict[str, Any] | None = None

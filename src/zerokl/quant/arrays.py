@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from zerokl import ops
@@ -47,8 +48,7 @@ Pieces = Sequence[tuple[int, int]]
 """(start, stop) of each."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class Blocks(Struct, frozen=True, eq=False):
     """GGUF blocks, row after row."""
 
     kind: str
@@ -74,8 +74,7 @@ class Blocks:
         return ops.pack_blocks(self.stored, self.kind, self.columns, integer=integer)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Nvfp4:
+class Nvfp4(Struct, frozen=True, eq=False):
     codes: Bytes
     """[.., N, K/2]: the even k in the low halves."""
     scales: Bytes
@@ -113,8 +112,7 @@ class Nvfp4:
         return replace(self, codes=codes, scales=scales)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fp8:
+class Fp8(Struct, frozen=True, eq=False):
     codes: Bytes
     scale: F32
     """[] or [N]."""
@@ -141,8 +139,7 @@ class Fp8:
         return Fp8(taken(self.codes, axis, pieces), scale)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fp8Blocks:
+class Fp8Blocks(Struct, frozen=True, eq=False):
     codes: Bytes
     scales: F32
     """[ceil(N/128), ceil(K/128)]."""

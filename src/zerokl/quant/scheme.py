@@ -8,8 +8,9 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
 
@@ -36,8 +37,7 @@ OPTION = {
 BLOCK_SHAPE = [128, 128]
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(Struct, frozen=True):
     method: str
     format: str
     left_out: tuple[str, ...]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from zerokl.ops.work import SHORT_ROWS
 
@@ -49,8 +50,7 @@ class Kind(NamedTuple):
     """Query heads per key head."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """What steps of one engine can ask for."""
 
     max_tokens: int
@@ -101,8 +101,7 @@ class Items(NamedTuple):
     short: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Where the arrays of a bucket's steps lie in one buffer of int32. Each starts at a multiple of 4 (16 bytes)."""
 
     tokens: int

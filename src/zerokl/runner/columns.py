@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from zerokl.errors import EngineError
 from zerokl.ops.triton import score
@@ -15,8 +15,7 @@ from zerokl.runner.wanted import Wanted
 from zerokl.types import Logprobs, LogprobSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Logprobs of consecutive rows that are wanted alike; pinned host tensors that the device still fills."""
 
     run: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerokl import ops
 from zerokl.errors import EngineError, UnsupportedModel
@@ -24,8 +24,7 @@ LOGITS_BYTES = 64 * 2**20
 """Logits that exist at a time: 340 rows of SmolLM2's 49,152 ids, 130 of Llama 3's 128,256. Free."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """A step that needs no waiting."""
 
     answer: StepResult

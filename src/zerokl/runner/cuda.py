@@ -15,12 +15,12 @@ step's tokens are waited for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 
 from zerokl import ops
 from zerokl.errors import EngineError, UnsupportedModel
@@ -64,8 +64,7 @@ BUFFERS = 3
 """Of the host: one being written, one being copied, one to spare."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What the operator may choose; none of it moves a bit."""
 
     max_tokens: int = 8192
@@ -76,8 +75,7 @@ class Options:
     """Buckets to capture."""
 
 
-@dataclass(slots=True)
-class PendingStep:
+class PendingStep(Struct):
     """A step on the device. `result` waits for it."""
 
     step: int

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 
 from zerokl.errors import EngineError
 
@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 Outputs = tuple[Any, ...]
 
 
-@dataclass(slots=True)
-class Graphs:
+class Graphs(Struct):
     """The captured graphs of one runner; they share their memory, since only one runs at a time."""
 
     stream: Any

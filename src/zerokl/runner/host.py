@@ -26,11 +26,7 @@ class HostPools:
         own = KvPools(model, host.num_pages, host.page_size, host.windows, fill=fill)
         own_states = StatePools(model.memory, host.states, fill=fill) if host.states else None
         self._windows = [pool.window for pool in host.windows]
-        self._keys = [
-            (spec.window, pair)
-            for arrays, others in ((device.keys, own.keys), (device.values, own.values))
-            for spec, *pair in zip(device.specs, arrays, others, strict=True)
-        ]
+        self._keys = [(kind[0], (slab, own.slabs[kind])) for kind, slab in device.slabs.items()]
         self._states = list(pairs_of(states, own_states)) if states and own_states else []
 
     def run(self, copies: Iterable[Copy]) -> None:

@@ -1,8 +1,13 @@
 """The KV pools on the CPU: how many pages there are, and where they lie.
 
-Keys are [P, K, D, page] and values [P, K, page, D], as `--kv-cache-dtype` says, one array of each per layer. The arrays
-are anonymous maps: the system gives memory to a page of slots (or to the 2 MB around it) when it is first written, so
-an idle server stays small.
+Keys are [P, K, D, page] and values [P, K, page, D], as `--kv-cache-dtype` says. A page's keys and values lie side by
+side for all layers that have the same pages:
+
+    slab    page 0: k of layer 0, v of layer 0, k of layer 1, v of layer 1, ..    page 1: the same    ..
+
+A slab is an anonymous map: the system gives memory to a page (or to the 2 MB around it) when it is first written. So an
+idle server stays small, and a busy one takes what its pages take: with an array per layer, the first token took 2 MB
+in each of them.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import mmap
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -19,6 +25,7 @@ from zerokl import ops
 from zerokl.config import Config
 from zerokl.errors import ConfigError
 from zerokl.models import Model
+from zerokl.models.memory import Keys
 from zerokl.runner.memory import available_memory
 from zerokl.types import WindowPool
 
@@ -28,7 +35,7 @@ DEFAULT_SEQUENCES = 16
 """... but to no more than this many sequences of full length need."""
 
 LARGE_ARRAY = 32 << 20
-"""Bytes of one layer's keys or values from which on pages of 2 MB are asked for."""
+"""Bytes from which on pages of 2 MB are asked for."""
 
 
 NUMPY: dict[str, type[np.generic]] = {"float32": np.float32, "bfloat16": np.uint16, "fp8_e4m3": np.uint8}
@@ -54,15 +61,17 @@ class KvPools:
         pages: dict[int | None, int] = {None: num_pages}
         pages.update((pool.window, pool.num_pages) for pool in windows)
         self.specs = [layer.keys for layer in model.memory if layer.keys]
-        self.keys = [
-            lazy_array((pages[s.window], s.num_kv_heads, s.head_size, page_size), NUMPY[s.dtype]) for s in self.specs
-        ]
-        self.values = [
-            lazy_array((pages[s.window], s.num_kv_heads, page_size, s.head_size), NUMPY[s.dtype]) for s in self.specs
-        ]
+        self.slabs: dict[tuple[int | None, str], np.ndarray] = {}
+        """By window and type."""
+        views: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for kind in dict.fromkeys((spec.window, spec.dtype) for spec in self.specs):
+            alike = {place: s for place, s in enumerate(self.specs) if (s.window, s.dtype) == kind}
+            self.slabs[kind], pairs = side_by_side(list(alike.values()), pages[kind[0]], page_size)
+            views.update(zip(alike, pairs, strict=True))
+        self.keys, self.values = ([views[place][side] for place in range(len(self.specs))] for side in (0, 1))
         if fill is not None:
-            for array in (*self.keys, *self.values):
-                array.fill(fill if array.dtype == np.float32 else NAN_BITS[array.dtype.name])
+            for slab in self.slabs.values():
+                slab.fill(fill if slab.dtype == np.float32 else NAN_BITS[slab.dtype.name])
 
     def layers(self, ragged: ops.Ragged, windows: Mapping[int | None, ops.Ragged] | None = None) -> list[ops.LayerKV]:
         """The view of each layer that has keys; `windows` has the step's shape for layers of each window."""
@@ -71,6 +80,21 @@ class KvPools:
             ops.LayerKV(k, v, shapes[spec.window], spec.sharing, spec.scales)
             for k, v, spec in zip(self.keys, self.values, self.specs, strict=True)
         ]
+
+
+def side_by_side(
+    specs: Sequence[Keys], num_pages: int, page_size: int
+) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    """A slab for layers of one window and type, and each layer's keys and values in it."""
+    widths = [spec.num_kv_heads * spec.head_size * page_size for spec in specs]
+    slab = lazy_array((num_pages, 2 * sum(widths)), NUMPY[specs[0].dtype])
+    pairs = []
+    for spec, width, stop in zip(specs, widths, accumulate(widths), strict=True):
+        start, heads, size = 2 * (stop - width), spec.num_kv_heads, spec.head_size
+        keys, values = slab[:, start : start + width], slab[:, start + width : start + 2 * width]
+        keys = keys.reshape(num_pages, heads, size, page_size)
+        pairs.append((keys, values.reshape(num_pages, heads, page_size, size)))
+    return slab, pairs
 
 
 def bytes_per_token(model: Model, window: int | None = None) -> int:

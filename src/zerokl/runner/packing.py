@@ -7,9 +7,9 @@ key, and nobody reads what becomes of them. Whatever else stands in the buffer i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from zerokl.errors import EngineError
@@ -32,8 +32,7 @@ from zerokl.types import (
 I32 = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(Struct, frozen=True):
     """What was written."""
 
     layout: Layout

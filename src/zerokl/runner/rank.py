@@ -6,15 +6,16 @@ others    plan ─▶ their part of the same step, then the next plan
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from zerokl import _native, checkpoints, models
 from zerokl.config import Config, num_leaves
@@ -64,8 +65,7 @@ class LeadingRunner:
             self._group.close()
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStep:
+class SharedStep(Struct, frozen=True):
     """A step on several GPUs."""
 
     pending: Pending
@@ -106,7 +106,7 @@ def serve_rank(
     if setup is None:
         return 0
     config = msgspec.convert(setup, Config)
-    config = replace(config, model=model or config.model)
+    config = dataclasses.replace(config, model=model or config.model)
     source: Channel | Mailbox = channel if config.device == "cpu" else Mailbox(channel, lambda: status(False))
     try:
         runner = rank_runner(config, group, source, store)

@@ -9,8 +9,10 @@ live slots            the most requests that run, and no more than a quarter of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import lcm
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerokl.config import Config
 from zerokl.errors import ConfigError
@@ -130,8 +132,7 @@ def bytes_per_sequence(memory: Sequence[LayerMemory]) -> int:
     return bytes_per_checkpoint(memory) + sum(spec.input_bytes for spec in recurrent)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What a model takes to remember, as /server_info and --dry-run say it."""
 
     bytes_per_token: int

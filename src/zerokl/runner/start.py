@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field, to_builtins
 
 from zerokl import _native
 from zerokl.config import Config
@@ -13,20 +14,20 @@ from zerokl.models import Model
 from zerokl.models.memory import CacheFormat
 from zerokl.ops.attention import CHUNK
 from zerokl.ops.work import CHUNK as KEYS_PER_CHUNK
-from zerokl.parallel import Ranks
 from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.known_answers import known_answer_digest
 from zerokl.runner.known_answers_sm90 import FAMILY, family_digest
-from zerokl.runner.rank import LeadingRunner, compares_plans
 from zerokl.runner.sizes import pool_bytes, pools_for, tokens_per_step
 from zerokl.types import Pools, StepRunner
+
+if TYPE_CHECKING:
+    from zerokl.parallel import Ranks
 
 KEPT_FLOAT_BYTES = {"cpu": 4, "cuda": 2}
 """Of a key, a value or a convolution's input in the cache: float32, or bfloat16."""
 
 
-@dataclass(frozen=True, slots=True)
-class Numerics:
+class Numerics(Struct, frozen=True):
     """What of a device can move a bit: its part of the fingerprint."""
 
     attention_chunk: int
@@ -36,8 +37,7 @@ class Numerics:
     device_family: str = "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     runner: StepRunner
     pools: Pools
     kv_bytes: int
@@ -56,7 +56,7 @@ def start(model: Model, config: Config, ranks: Ranks | None = None) -> Started:
 def start_on_cpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     pools = pools_for(model, config)
     if ranks is not None:
-        ranks.setup(asdict(pools))
+        ranks.setup(to_builtins(pools))
     runner = CpuRunner(
         model,
         pools.num_pages,
@@ -70,7 +70,7 @@ def start_on_cpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     if ranks is not None:
         facts |= {"tp": config.tp, "other_ranks": ranks.ready()}
     return Started(
-        runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config)),
+        leading(runner, ranks, config),
         pools,
         pool_bytes(model.memory, pools),
         cpu_numerics(kv_dtype(model.cache), model.numerics),
@@ -97,7 +97,7 @@ def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
 
     pools = cuda_start.pools_that_fit(model, config)
     if ranks is not None:
-        ranks.setup(asdict(pools))
+        ranks.setup(to_builtins(pools))
         ranks.watch(model.team.group.abort)
     try:
         runner = cuda_start.start(model, config, tokens_per_step(config), pools)
@@ -111,7 +111,7 @@ def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     kept = kv_dtype(cuda_start.kept_on_gpu(model.cache))
     numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", kept, cuda_start.FAMILY)
     return Started(
-        runner if ranks is None else LeadingRunner(runner, ranks, compares_plans(config), model.team.group),
+        leading(runner, ranks, config, model.team.group),
         pools,
         cuda_start.kept_bytes(model, pools),
         numerics,

@@ -7,9 +7,9 @@ one per running request, states and inputs       states only: they are at multip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerokl import ops
 from zerokl.errors import EngineError
@@ -18,8 +18,7 @@ from zerokl.runner.kv import lazy_array
 from zerokl.types import ZERO_STATE, Segment, StatePool, StateUse
 
 
-@dataclass(frozen=True, slots=True)
-class StateArrays:
+class StateArrays(Struct, frozen=True):
     """One state of one layer. `inputs`: what a recurrent layer keeps of an unfinished chunk."""
 
     pool: np.ndarray

@@ -12,10 +12,10 @@ slices. The order of rows, the slices and the grouping move no bit, because each
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
+from msgspec import Struct, field
 
 from zerokl import ops
 from zerokl.errors import EngineError
@@ -24,8 +24,7 @@ from zerokl.types import Logprobs, LogprobSpec, Segment, SegmentResult
 UNDRAWN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Consecutive wanted rows whose logprobs are wanted alike."""
 
     spec: LogprobSpec
@@ -34,8 +33,7 @@ class Run:
     """Segment i of the run has the wanted rows bounds[i] .. bounds[i + 1] - 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """Wanted rows [R] of a step and the tokens they are about; the first `len(drawing)` rows draw theirs."""
 
     rows: np.ndarray

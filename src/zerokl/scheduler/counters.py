@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zerokl.scheduler.state import Planned
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(Struct):
     steps: int = 0
     prefill_tokens: int = 0
     """Tokens run that were known before they ran: prompts, and what a preempted request runs again."""
@@ -58,8 +59,7 @@ class Counters:
         return replace(self, decode_widths=dict(sorted(self.decode_widths.items())))
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
+class SchedulerStats(Struct, frozen=True):
     """Requests now, and the counters."""
 
     running: int

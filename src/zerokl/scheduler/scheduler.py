@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass
 from heapq import merge
 from operator import attrgetter
+
+from msgspec import Struct
 
 from zerokl.cache import Cache
 from zerokl.errors import EngineError, InvalidRequest, NoRoom
@@ -27,8 +28,7 @@ from zerokl.types import Finish, Progress, Request, RequestId, SegmentResult, St
 _order = attrgetter("order")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """The numbers of the config that the scheduler goes by."""
 
     context_length: int

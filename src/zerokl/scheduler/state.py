@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zerokl.cache import Cache, Lease
 from zerokl.errors import EngineError
@@ -22,8 +24,7 @@ MaskSource = Callable[[Sequence[int]], bytes | None]
 """A grammar: the output ids so far -> which ids may come next (see `Segment.mask`), None: all."""
 
 
-@dataclass(slots=True, eq=False)
-class RequestState:
+class RequestState(Struct, eq=False):
     """One request from submit to its last page given back. Only the scheduler writes to it."""
 
     request: Request
@@ -205,8 +206,7 @@ class RequestState:
         return Finish("length") if done else None
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A segment in flight and whose it is."""
 
     state: RequestState

@@ -7,11 +7,11 @@ Each file appears whole, the last one last: whoever waits for the folder waits f
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 
 from zerokl.errors import CheckpointError
 from zerokl.types import SpecialTokens, TokenizerFiles
@@ -45,7 +45,7 @@ def read_run_folder(folder: Path) -> TokenizerFiles:
 
 
 def special_json(special: SpecialTokens) -> str:
-    fields = dataclasses.asdict(special) | {"names": dict(special.names)}
+    fields = asdict(special) | {"names": dict(special.names)}
     return orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 

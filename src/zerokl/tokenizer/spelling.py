@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec import Struct
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-@dataclass(frozen=True, slots=True)
-class Spelling:
+class Spelling(Struct, frozen=True):
     """How entries spell bytes."""
 
     kind: Literal["byte_level", "sentencepiece"]
@@ -36,11 +36,11 @@ class Spelling:
         return entry.replace("▁", " ").encode()
 
 
-def spelling_of(decoder: Any) -> Spelling | None:
-    """The spelling that a `tokenizers` decoder undoes; None if it does anything else."""
+def spelling_of(decoder: str | None) -> Spelling | None:
+    """The spelling that a decoder of the `tokenizers` library undoes, given in JSON; None if it does anything else."""
     if decoder is None:
         return None
-    step = json.loads(decoder.__getstate__())
+    step = json.loads(decoder)
     if step.get("type") == "ByteLevel":
         return Spelling("byte_level")
     steps = step.get("decoders") if step.get("type") == "Sequence" else None

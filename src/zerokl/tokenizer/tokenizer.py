@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tokenizers
-
+from zerokl import _native
 from zerokl.errors import CheckpointError, InvalidRequest
 from zerokl.tokenizer.run_folder import read_run_folder, special_json
 from zerokl.tokenizer.spelling import spelling_of
@@ -33,9 +32,8 @@ class Tokenizer:
         self.vocab_size = files.special.vocab_size
         """Ids that the model knows; the tokenizer's own may be fewer."""
         self._library = _library(files.tokenizer_json)
-        self._spelling = spelling_of(self._library.decoder)
-        added = self._library.get_added_tokens_decoder()
-        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self._spelling = spelling_of(self._library.decoder())
+        self.special_ids = frozenset(self._library.special_ids())
         """Ids that have a meaning instead of a text."""
         self._bytes: dict[int, bytes] = {}
 
@@ -59,13 +57,11 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. `add_special_tokens` for a plain text, not for a rendered chat, whose template writes BOS."""
         try:
-            ids: list[int] = self._library.encode(text, add_special_tokens=add_special_tokens).ids
-        except TypeError as error:  # what the library says to a str that isn't valid Unicode
-            place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
-            if place is None:
-                raise
-            raise InvalidRequest(f"the text holds a lone surrogate at {place}, which is not a character") from error
-        return ids
+            return self._library.encode(text, add_special_tokens)
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"the text holds a lone surrogate at {error.start}, which is not a character"
+            ) from error
 
     def encode_chat(self, messages: Sequence[dict[str, object]], **options: object) -> list[int]:
         """Ids of a chat; `options` as in `ChatTemplate.render`."""
@@ -93,7 +89,7 @@ class Tokenizer:
         """The bytes that an id stands for, possibly part of a character; b"" for an id without an entry."""
         known = self._bytes.get(token)
         if known is None:
-            entry = self._library.id_to_token(token)
+            entry = self._library.entry(token)
             if entry is None:
                 known = b""
             elif self._spelling is None:
@@ -111,18 +107,17 @@ class Tokenizer:
 
     def token_id(self, entry: str) -> int | None:
         """The id of a vocabulary entry or added token as it is spelt in the file."""
-        found: int | None = self._library.token_to_id(entry)
-        return found
+        return self._library.id_of(entry)
 
     def _visible_bytes(self, token: int) -> bytes:
         return b"" if token in self.special_ids else self.token_bytes(token)
 
     def _decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        return str(self._library.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        return self._library.decode(ids, skip_special_tokens)
 
 
-def _library(tokenizer_json: str) -> tokenizers.Tokenizer:
+def _library(tokenizer_json: str) -> _native.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_str(tokenizer_json)
-    except Exception as error:  # the library raises nothing narrower for a bad file
+        return _native.Tokenizer(tokenizer_json)
+    except ValueError as error:
         raise CheckpointError(f"tokenizer.json: {error}") from error

@@ -13,10 +13,10 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from zerokl.errors import EngineError
 from zerokl.wire import messages
@@ -36,8 +36,7 @@ class WireError(EngineError):
     """Bytes that are no message of this protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame(Generic[Message]):
+class Frame(Struct, Generic[Message], frozen=True):
     """A message with the columns that its spans name."""
 
     message: Message

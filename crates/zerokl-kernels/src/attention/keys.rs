@@ -84,10 +84,10 @@ impl<'a, N> Keys<'a, N> {
         let groups = seen.start / LANES..seen.end.div_ceil(LANES);
         for (at, group) in starts[groups.clone()].iter_mut().zip(groups) {
             let position = first + group * LANES;
-            let base = head_start(step, block, position);
+            let base = step.start_of(block, position);
             *at = (base + position % page, base + position % page * size);
         }
-        let start_of = |(block, chunk): (&Block, usize)| head_start(step, block, block.keys.start.max(chunk * CHUNK));
+        let start_of = |(block, chunk): (&Block, usize)| step.start_of(block, block.keys.start.max(chunk * CHUNK));
         Keys { k, v, seen, stride: page, panel: panel_of(page), size, starts, next: next.map_or(usize::MAX, start_of) }
     }
 
@@ -191,7 +191,7 @@ impl<'a> Keys<'a, f32> {
         let (k, v) = scratch.split_at_mut(size * STRIDE);
         let mut j = seen.start;
         while j < seen.end {
-            let (base, offset) = (head_start(step, block, first + j), (first + j) % page);
+            let (base, offset) = (step.start_of(block, first + j), (first + j) % page);
             let count = (seen.end - j).min(page - offset);
             for d in 0..size {
                 read::<L>(&step.k, base + d * page + offset, &mut k[d * STRIDE + j..][..count]);
@@ -220,10 +220,4 @@ fn read<L: Lanes>(pool: &Pool<'_>, start: usize, out: &mut [f32]) {
         }
         pool => pool.read(start, out),
     }
-}
-
-/// Where a position's page starts for the block's key head, in `k` and `v` alike.
-fn head_start(step: &Attention<'_>, block: &Block, position: usize) -> usize {
-    let page = step.pages(block.segment)[position / step.shape.page] as usize;
-    (page * step.shape.kv_heads + block.kv_head) * step.shape.size * step.shape.page
 }

@@ -23,9 +23,9 @@ pub fn store_rows<'a>(
     slots: &[i32],
     rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
 ) -> Result<(), String> {
-    let Shape { kv_heads, size, page, .. } = shape;
+    let Shape { kv_heads, size, page, stride, .. } = shape;
     let (mut keys, mut values) = pools;
-    let num_slots = keys.len() / (kv_heads * size);
+    let num_slots = shape.num_pages(keys.len()) * page;
     if let Some(slot) = slots.iter().find(|&&slot| slot < -1 || slot >= num_slots as i32) {
         return Err(format!("slot {slot} of a pool of {num_slots}"));
     }
@@ -34,7 +34,7 @@ pub fn store_rows<'a>(
             prefetch_slot(shape, &keys, next);
         }
         let Ok(slot) = usize::try_from(slot) else { continue };
-        let (first, offset) = (slot / page * kv_heads * size * page, slot % page);
+        let (first, offset) = (slot / page * stride, slot % page);
         for head in 0..kv_heads {
             let start = first + head * size * page;
             keys.write(start + offset, page, &k[head * size..][..size]);
@@ -47,8 +47,8 @@ pub fn store_rows<'a>(
 /// Asks for the lines that one token's keys are written to, one for each of its numbers: 16 decoded tokens of SmolLM2
 /// waited 30 us for them in every layer.
 pub fn prefetch_slot(shape: Shape, keys: &PoolMut<'_>, slot: i32) {
-    let Shape { kv_heads, size, page, .. } = shape;
+    let Shape { kv_heads, size, page, stride, .. } = shape;
     let Ok(slot) = usize::try_from(slot) else { return };
-    let first = slot / page * kv_heads * size * page + slot % page;
+    let first = slot / page * stride + slot % page;
     (0..kv_heads * size).for_each(|number| keys.prefetch(first + number * page));
 }

@@ -100,8 +100,7 @@ fn gather(step: &Attention<'_>, block: &Block, first: usize, keys: &mut [f32], v
     values.fill(0.0);
     for key in 0..KEYS.min(block.keys.end - first) {
         let position = first + key;
-        let number = step.pages(block.segment)[position / page] as usize;
-        let start = (number * step.shape.kv_heads + block.kv_head) * page * size;
+        let start = step.start_of(block, position);
         step.v.read(start + position % page * size, &mut values[key * size..][..size]);
         for d in 0..size {
             step.k.read(start + d * page + position % page, &mut keys[d * KEYS + key..][..1]);

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from zerokl.ops.kv import LayerKV
 from zerokl.ops.triton.attention import attention
