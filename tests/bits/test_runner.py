@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from tests.models.memory import VOCABULARY, tiny_model
 from tests.models.variants import tokens
-from zerokl import ops
-from zerokl.runner import CpuRunner, batch, wanted
+from zerokl import _native, ops
+from zerokl.runner import CpuRunner, wanted
 from zerokl.types import Logprobs, LogprobSpec, PageId, RequestId, SamplingParams, Segment, StepPlan
 
 SAMPLING = SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=3)
@@ -241,10 +241,13 @@ def positions_from_the_chunks_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_of_the_first_segment_for_all(patch: pytest.MonkeyPatch) -> None:
-    pages = batch.table_of_pages
-    patch.setattr(
-        batch, "table_of_pages", lambda *given: np.broadcast_to(pages(*given)[:1], pages(*given).shape).copy()
-    )
+    ragged = _native.ragged
+
+    def of_the_first(segments, page_size):
+        first = list(segments[0].pages)
+        return ragged([replace(one, pages=first + list(one.pages)[len(first) :]) for one in segments], page_size)
+
+    patch.setattr(_native, "ragged", of_the_first)
 
 
 def rows_of_a_slice_counted_from_the_first(patch: pytest.MonkeyPatch) -> None:

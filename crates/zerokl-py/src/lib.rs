@@ -4,6 +4,7 @@
 //! Shapes are checked in Python (`zerokl.ops`); a wrong one that gets here is a panic, never a wrong read.
 
 mod attention;
+mod batch;
 mod cpu;
 mod dense;
 mod files;
@@ -24,6 +25,7 @@ static ALLOCATOR: zerokl_http::Allocator = zerokl_http::Allocator;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    batch::add(module)?;
     cpu::add(module)?;
     dense::add(module)?;
     files::add(module)?;
