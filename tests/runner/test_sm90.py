@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.checkpoints.tiny import make_tiny_llama
 from tests.models.families import family_model

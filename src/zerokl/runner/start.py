@@ -78,6 +78,15 @@ def start_on_cpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     )
 
 
+def leading(runner: StepRunner, ranks: Ranks | None, config: Config, group: Any = None) -> StepRunner:
+    """The runner, over all ranks; what leads them is loaded where there are any."""
+    if ranks is None:
+        return runner
+    from zerokl.runner.rank import LeadingRunner, compares_plans
+
+    return LeadingRunner(runner, ranks, compares_plans(config), group)
+
+
 def cpu_numerics(kept: str = "float32", numerics: str = "cpu") -> Numerics:
     """`numerics`: as a `Model`'s. A GPU's bits have the GPU's own fingerprint."""
     if numerics == "sm90":
