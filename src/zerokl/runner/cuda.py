@@ -4,8 +4,10 @@
     device    ... step n ............│ copy n+1 │ model n+1 │ rows, logits, draw n+1 │ results n+1 ─▶ pinned memory
                         drawn ids ───┴────────────▲ a token that is pending in plan n+1 is read here
 
-Everything runs on one stream in the order of submission, so a step sees what earlier ones wrote and nothing waits for
-the host. The host's buffers take turns, each guarded by the event of its last copy.
+Everything but copies runs on one stream in the order of submission, so a step sees what earlier ones wrote and nothing
+waits for the host. Copies have streams of their own, so that they are beside the model: what goes to the device waits
+until the step before has read its last, what comes from there keeps the next one from being written. The host's buffers
+take turns, each guarded by the event of its last copy.
 
 Draws with a temperature alone happen on the device. Other draws (penalties, biases, masks, top-k, top-p, min-p) are
 made by the CPU's operation on the copied float32 rows: the same function of the logits, so the same bits, but that
@@ -170,6 +172,7 @@ class CudaRunner:
             self.places.update((plan.segments[i].request_id, place) for place, i in enumerate(wanted.drawing))
             for table, rows in self._tables(wanted):
                 self._head(parts, table, rows)
+                self.table_read.record(self.stream)
 
     def memory_in_use(self) -> int:
         free, total = torch.cuda.mem_get_info()
@@ -182,6 +185,7 @@ class CudaRunner:
         packed = pack_step(segments, self.places, self.capacity, host.numpy())
         self._send(host[: packed.used])
         parts = self.graphs.run((packed.layout, "model"), lambda: self._model(packed.layout))
+        self.inputs_read.record(self.stream)
         return parts, packed
 
     def _model(self, layout: Layout) -> Outputs:
@@ -216,17 +220,21 @@ class CudaRunner:
                 given = self.head_table[stop - first : last - first, 1]
                 targets = torch.cat((self.drawn[first:stop], given)) if first < stop else given
                 pending.columns += score_runs(wanted, first, last, logits, targets)
+            self.table_read.record(self.stream)
             first = last
         pending.wanted = wanted
-        pending.drawn = to_host(self.drawn[:num_draws]) if num_draws else None
-        pending.done = torch.cuda.Event()
-        pending.done.record(self.stream)
+        self.leaving.wait_stream(self.stream)
+        with torch.cuda.stream(self.leaving):
+            pending.drawn = to_host(self.drawn[:num_draws]) if num_draws else None
+            self.drawn_read.record(self.leaving)
+            pending.done = torch.cuda.Event()
+            pending.done.record(self.leaving)
 
     def _head(self, parts: Outputs, table: Any, count: int) -> tuple[Any, Any]:
         """(logits, drawn ids) of the first `count` of a bucket of rows; padding rows compute row 0 again."""
         bucket = len(table)
         rows = self.head_table[:bucket]
-        rows.copy_(table, non_blocking=True)
+        self._bring(rows, table, self.table_read, self.table_there)
         for part, chosen in zip(parts, self.head_parts, strict=True):
             gather(rows, part, chosen)
         logits, drawn = self.graphs.run((bucket, "head"), lambda: self._head_of(bucket))
@@ -243,6 +251,7 @@ class CudaRunner:
 
     def _place_draws(self, logits: Any, drawn: Any, draws: Sequence[ops.Draw], first: int) -> None:
         """Leave the drawn ids where results and the next step look for them."""
+        self.stream.wait_event(self.drawn_read)
         self.drawn[first : first + len(draws)].copy_(drawn[: len(draws)])
         on_host = [place for place, draw in enumerate(draws) if not is_plain(draw)]
         if on_host:
@@ -262,6 +271,9 @@ class CudaRunner:
         self.inputs = torch.zeros(size, dtype=torch.int32, device=self.device)
         self.hosts = [torch.zeros(size, dtype=torch.int32).pin_memory() for _ in range(BUFFERS)]
         self.copied = [torch.cuda.Event() for _ in range(BUFFERS)]
+        self.arriving, self.leaving = torch.cuda.Stream(), torch.cuda.Stream()
+        """Of copies to the device, and from it."""
+        self.inputs_read, self.table_there, self.table_read, self.drawn_read = (torch.cuda.Event() for _ in range(4))
         self.turns = count()
         self.turn = 0
         self.head_table = torch.zeros((MAX_ROWS, HEAD_COLUMNS), dtype=torch.int32, device=self.device)
@@ -290,8 +302,15 @@ class CudaRunner:
 
     def _send(self, host: Any) -> None:
         """Copy a step's integers to the device, behind the steps that still read the ones before."""
-        self.inputs[: len(host)].copy_(host, non_blocking=True)
-        self.copied[self.turn].record(self.stream)
+        self._bring(self.inputs[: len(host)], host, self.inputs_read, self.copied[self.turn])
+
+    def _bring(self, place: Any, host: Any, is_free: Any, is_there: Any) -> None:
+        """Copy to a place once it is free; the stream waits until it is there."""
+        self.arriving.wait_event(is_free)
+        with torch.cuda.stream(self.arriving):
+            place.copy_(host, non_blocking=True)
+            is_there.record(self.arriving)
+        self.stream.wait_event(is_there)
 
     # ---- start
 
@@ -321,6 +340,7 @@ class CudaRunner:
             return None
         host = self._next_buffer()
         packed = pack_step(segments, {}, self.capacity, host.numpy())
+        self.inputs_read.record(self.stream)
         self._send(host[: packed.used])
         return packed
 
