@@ -27,6 +27,7 @@ from zerokl.models.weights import Parameters
 from zerokl.ops import triton
 from zerokl.ops.choices import LIBRARY, Persistent, candidates
 from zerokl.ops.shards import cut
+from zerokl.ops.triton.admit import cut_leaves
 from zerokl.runner import cuda
 from zerokl.runner.cuda import CudaRunner, Options
 from zerokl.runner.cuda_start import describe
@@ -75,7 +76,7 @@ def random_model(layers: int | None = None, kind: str = "", leaves: int = 1) -> 
         values = torch.empty((rows, columns), dtype=torch.bfloat16, device="cuda")
         return ops.DeviceMatrix(values.normal_(std=columns**-0.5, generator=generator))
 
-    def packed(rows: int, columns: int, unit: int = 0) -> ops.DeviceMatrix | ops.PackedMatrix:
+    def packed(rows: int, columns: int, unit: int = 0) -> ops.AnyMatrix:
         """As ModelOpt leaves them: all of a layer's matrices. `unit`: of a cut, where sums could be shared."""
         if not kind:
             ends = tuple(cut(columns, unit, leaves)[1:]) if unit and leaves > 1 else ()
@@ -88,6 +89,9 @@ def random_model(layers: int | None = None, kind: str = "", leaves: int = 1) -> 
         factors = torch.full((rows,), FACTORS[kind] * columns**-0.5, device="cuda")
         if blocks:
             scales, factors = factors[0].expand(-(-rows // 16), -(-columns // 128)).contiguous(), None
+        if unit and leaves > 1:
+            ends = tuple(cut(columns, unit, leaves)[1:])
+            return cut_leaves(kind, codes, scales, factors, "cuda", False, ends)
         return triton.pack_quantised(kind, codes, scales, factors, "cuda", False)
 
     def ones(size: int):
@@ -142,7 +146,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--layers", type=int)
     parser.add_argument("--kind", choices=["", *FACTORS], default="", help="of the layers' weights; default: bfloat16")
-    parser.add_argument("--leaves", type=int, default=1, help="of sums that ranks could share; bfloat16 only")
+    parser.add_argument("--leaves", type=int, default=1, help="of sums that ranks could share")
     parser.add_argument("--pages", type=int, default=8000)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--budget", type=int, default=8192)

@@ -12,13 +12,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from zerokl.ops.choices import ONE_ROW_TABLE, Relay
+from zerokl.ops.choices import ONE_ROW_TABLE, WARP_ROW_TABLE, Relay
 from zerokl.ops.work import LONG_ROWS
 
 code = importlib.import_module("zerokl.ops.triton.one_row_code")
 rows = importlib.import_module("zerokl.ops.triton.one_row")
 relays = importlib.import_module("zerokl.ops.triton.relay")
 relay_code = importlib.import_module("zerokl.ops.triton.relay_code")
+warp_rows = importlib.import_module("zerokl.ops.triton.warp_row")
+warp_code = importlib.import_module("zerokl.ops.triton.warp_row_code")
 kernels = importlib.import_module("zerokl.ops.triton.attention")
 
 FLOATS = {"scale", "after", "v_scale"}
@@ -106,3 +108,19 @@ def test_a_relay_has_no_other_shared_memory_either(form, way):
     pool, text = relays.pool_bytes(depth, way), relay_code.roles(nvfp4, depth, way.panels, way.groups)
     chosen = {"SCALED": 1, "ADDED": True, "NVFP4": nvfp4, "WARPS": warps, "PANELS": way.panels, "POOL": pool}
     assert shared_of(relays.relay, chosen | {"ROLES_TEXT": text}, warps) == pool
+
+
+@pytest.mark.device
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("form", list(WARP_ROW_TABLE))
+def test_warps_of_one_row_have_none_either(form, gated):
+    nvfp4, depth, sides = form == "nvfp4", 4096, 2 if gated else 8
+    for way in WARP_ROW_TABLE[form][2:] if gated else WARP_ROW_TABLE[form][:2]:
+        sums, pool = warp_rows.shared_bytes(depth, sides, nvfp4, way, 128)
+        chosen: dict[str, Any] = {"NVFP4": nvfp4, "SCALED": 1, "GATED": gated, "BIASED": True, "ADDED": not gated}
+        chosen |= {"LEAVES": 1 if gated else sides, "PANELS": way.panels, "SUMS": sums, "POOL": pool}
+        threads = 32 * way.panels * sides
+        chosen["CHAIN_TEXT"] = warp_code.chain(nvfp4, depth, chosen["LEAVES"], way.tiles, way.copies, threads)
+        chosen["MEET_TEXT"] = warp_code.meet(sides, gated)
+        assert shared_of(warp_rows.warp_row, chosen, threads // 32) == pool, way

@@ -7,6 +7,7 @@ import pytest
 from zerokl.errors import EngineError
 from zerokl.ops.choices import (
     BLOCKS,
+    EACH_LEAF,
     GATED_GROUPS,
     LIBRARY,
     ONE_ROW_TABLE,
@@ -22,6 +23,7 @@ from zerokl.ops.choices import (
     Shape,
     Streamed,
     StreamedRows,
+    WarpRow,
     candidates,
     fallback,
     reference_of,
@@ -82,6 +84,18 @@ def test_leaves_are_streamed_if_there_are_2_4_or_8_equal_ones_of_whole_steps():
     assert not ways(512, 1024, 1536)
     assert not ways(512, 1536)
     assert not ways(80, 160)
+
+
+def test_one_row_of_a_packed_weight_has_a_warp_for_each_of_2_4_or_8_equal_leaves_of_whole_copies():
+    def first(rows: int, form: str, *ends: int) -> object:
+        return candidates(Shape(rows, 4096, ends[-1], added=True, ends=ends, form=form))[0]
+
+    eight = range(512, 4097, 512)
+    assert all(isinstance(first(1, form, *eight), WarpRow) for form in ("nvfp4", "nvfp4/", "fp8"))
+    assert isinstance(first(1, "nvfp4", 512, 1024), WarpRow)
+    odd = [(8, "nvfp4", *eight), (1, BLOCKS, *eight), (1, "nvfp4", 512, 1536), (1, "nvfp4", 512, 1024, 1536)]
+    assert [first(*shape) for shape in odd] == [EACH_LEAF] * 4
+    assert first(1, "nvfp4", 64, 128) == EACH_LEAF
 
 
 def test_a_schedules_step_divides_the_depth_or_is_masked_at_64():

@@ -32,7 +32,7 @@ def test_every_public_operation_has_a_known_answer():
     types |= {"LeafExperts", "PackedLeaves", "PackedMatrix"}
     copies = {"split_heads", "upload", "chunk_inputs", "chunk_states", "conv_inputs"}
     copies |= {"at_positions", "columns", "filled_like", "joined", "leading", "take_columns", "under_each_other"}
-    copies |= {"store_checkpoints", "store_conv", "store_inputs", "store_states"}
+    copies |= {"packed_leaves", "store_checkpoints", "store_conv", "store_inputs", "store_states"}
     covered_by = {"pack_blocks": "linear of blocks", "pack_nvfp4": "linear of nvfp4", "pack_fp8": "linear of fp8"}
     covered_by |= {"stack": "linear of nvfp4", "pack_stored": "linear"}
     covered_by |= {"pack_on_device": "linear", "pack_experts": "experts", "convolved": "short_conv", "sigmoid": "gated"}

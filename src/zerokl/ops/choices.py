@@ -154,6 +154,19 @@ class Relay(NamedTuple):
     """Of four warps that unpack: one, or two that take turns."""
 
 
+class WarpRow(NamedTuple):
+    """How one row meets a packed weight that is wide or cut in leaves: a warp for 16 outputs of each leaf, or of gate
+    and of up.
+    """
+
+    panels: int
+    """Of 16 outputs, per program."""
+    tiles: int
+    """Of 64 k, per copy."""
+    copies: int
+    """Places for copies: all but one are on their way."""
+
+
 REFERENCE = Schedule(16, 64, 64, False, 4, 3)
 """What every other way to compute a chain is compared with."""
 
@@ -163,12 +176,15 @@ LIBRARY_LEAVES = "library leaves"
 REFERENCE_LEAVES = "reference leaves"
 """The reference schedule for each leaf, and plain additions."""
 
+EACH_LEAF = "each leaf"
+"""Leaves of a packed weight by themselves, each by the way that its own shape has, then the tree."""
+
 BLOCKS = "fp8_block"
 """The form whose sums are scaled every 128 k, so that no library can make them."""
 
 Way = (
     Schedule | Persistent | GatedGroups | LeafTiles | LeafGroups | BlockGroups | Packed | Streamed | StreamedRows
-    | OneRow | Relay | str
+    | OneRow | Relay | WarpRow | str
 )  # fmt: skip
 
 
@@ -202,7 +218,7 @@ class Choices:
         way = self.admitted.get(shape)
         if way is None:
             self.seen.add(shape)
-            return leaf_fallback(shape) if len(shape.ends) > 1 else fallback(shape)
+            return fallback(shape) if len(shape.ends) < 2 else EACH_LEAF if shape.form else leaf_fallback(shape)
         return way
 
 
@@ -322,7 +338,7 @@ def packed(shape: Shape) -> list[Way]:
     rows = min(32, max(8, 1 << (shape.rows - 1).bit_length()))
     narrow, broad, gated = PACKED_TABLE[shape.form.rstrip("/"), rows]
     few: Way = gated if shape.gated else narrow if shape.columns <= 4096 else broad
-    return [*relay(shape), *one_row(shape), few]
+    return [*relay(shape), *warp_row(shape), *one_row(shape), few]
 
 
 def one_row(shape: Shape) -> list[Way]:
@@ -365,6 +381,8 @@ def by_blocks(schedule: Schedule) -> Schedule:
 def leaf_candidates(shape: Shape) -> list[Way]:
     """The same for a sum in leaves: side by side for few rows, one batch of the library's for many if all are equal."""
     lengths = [stop - start for start, stop in pairwise((0, *shape.ends))]
+    if shape.form:
+        return [*warp_row(shape), EACH_LEAF, REFERENCE_LEAVES]
     fits = not shape.biased and shape.columns % LEAF_TILES.columns == 0
     fits = fits and all(length % LEAF_TILES.depth == 0 for length in lengths)
     large = fits and shape.rows >= LEAF_TILES_FROM
@@ -373,6 +391,18 @@ def leaf_candidates(shape: Shape) -> list[Way]:
     groups = [LEAF_GROUPS] if large and is_even and len(lengths) in (2, 4, 8) else []
     library = [LIBRARY_LEAVES] if shape.rows > LIBRARY_FROM and is_even else []
     return [*streamed_rows(shape), *groups, *library, *tiles, leaf_fallback(shape), REFERENCE_LEAVES]
+
+
+def warp_row(shape: Shape) -> list[Way]:
+    """For one row of equal leaves of whole copies, or of gate and up."""
+    lengths = [stop - start for start, stop in pairwise((0, *(shape.ends or (shape.depth,))))]
+    if shape.rows > min(1, PACKED_UP_TO) or shape.form == BLOCKS or len(set(lengths)) > 1:
+        return []
+    if len(lengths) not in ((1,) if shape.gated else (2, 4, 8)):
+        return []
+    deep, other, gated = WARP_ROW_TABLE[shape.form.rstrip("/")]
+    way = gated if shape.gated else deep if shape.depth > shape.columns else other
+    return [way] if lengths[0] % (64 * way.tiles) == shape.columns % (16 * way.panels) == 0 else []
 
 
 def leaf_fallback(shape: Shape) -> Schedule:
@@ -443,6 +473,11 @@ ONE_ROW_TABLE: dict[str, tuple[OneRow, OneRow, OneRow, OneRow]] = {
 }
 """Measured, but for FP8's seven copies: with four of them two programs go to one processor where the kernel ahead left
 some free, and take 13 us instead of 7.5 (docs/log.md)."""
+# deeper than broad   less deep          gated
+WARP_ROW_TABLE: dict[str, tuple[WarpRow, WarpRow, WarpRow]] = {
+    "nvfp4": (WarpRow(1, 4, 3), WarpRow(1, 2, 4), WarpRow(2, 4, 3)),
+    "fp8": (WarpRow(2, 2, 4), WarpRow(2, 2, 3), WarpRow(2, 2, 4)),
+}
 RELAY_STEP, RELAY_GROUPS, PROCESSORS = 1024, 2, 132
 """Depths are whole steps for each group."""
 BLOCK_GROUPS = BlockGroups(1, 64, 5, 8), BlockGroups(2, 64, 4, 8)

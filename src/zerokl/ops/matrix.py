@@ -118,10 +118,18 @@ class PackedLeaves(Struct, frozen=True, eq=False):
     """
 
     leaves: tuple[PackedMatrix, ...]
+    words: Any = None
+    """Those of all leaves, one leaf behind the other, if they are of one size."""
+    scales: Any = None
+    """The same, where there are any."""
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.leaves[0].shape[0], self.ends[-1]
+
+    @property
+    def form(self) -> str:
+        return self.leaves[0].form
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -277,6 +285,11 @@ def pack_on_device(
     `linear` gives: a chain of the bfloat16 numbers that codes and scales stand for, in float32; then the factor.
     """
     return gpu().pack_quantised(kind, codes, scales, factors, device, divides)  # type: ignore[no-any-return]
+
+
+def packed_leaves(leaves: Sequence[PackedMatrix]) -> PackedLeaves:
+    """Packed matrices of neighbouring columns, of one kind and with the same factors, as the leaves of one weight."""
+    return gpu().packed_leaves(leaves)  # type: ignore[no-any-return]
 
 
 def under_each_other(parts: Sequence[PackedMatrix]) -> PackedMatrix:

@@ -215,7 +215,7 @@ def device_leaves_of(parts: Sequence[Any], ends: Sequence[int], device: str) -> 
     """The same of a weight whose sums are cut in leaves: each a packed matrix of its own columns."""
     bounds = pairwise((0, *ends))
     leaves = [device_matrix_of([part.cut(1, [piece]) for part in parts], device) for piece in bounds]
-    return ops.PackedLeaves(tuple(leaves))
+    return ops.packed_leaves(leaves)
 
 
 def device_experts_of(experts: Sequence[Sequence[Any]], device: str) -> ops.DeviceExperts:

@@ -11,7 +11,7 @@ from zerokl.ops.triton.experts import experts
 from zerokl.ops.triton.kv import store_kv
 from zerokl.ops.triton.layer_norm import layer_norm
 from zerokl.ops.triton.leaves import MAX_LEAVES
-from zerokl.ops.triton.matrix import joined, pack, pack_quantised, under_each_other, upload
+from zerokl.ops.triton.matrix import joined, pack, pack_quantised, packed_leaves, under_each_other, upload
 from zerokl.ops.triton.recurrence import gated_delta, selective_scan, time_steps
 from zerokl.ops.triton.rms_norm import rms_norm
 from zerokl.ops.triton.rope import rope_table, rotate_and_store
@@ -40,6 +40,7 @@ __all__ = [
     "of_some_heads",
     "pack",
     "pack_quantised",
+    "packed_leaves",
     "rms_norm",
     "rope_table",
     "rotate_and_store",

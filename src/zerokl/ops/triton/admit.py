@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from triton.runtime.errors import OutOfResources
 
 from zerokl.errors import EngineError
 from zerokl.ops.choices import REFERENCE, Choices, Compare, Shape, Verdict, Way, reference_of, settle
-from zerokl.ops.matrix import DeviceExperts, PackedMatrix
+from zerokl.ops.matrix import DeviceExperts, PackedLeaves, PackedMatrix
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.experts import FEW, MANY, MIXTURES, SOME, answers_of
-from zerokl.ops.triton.matrix import pack_quantised
+from zerokl.ops.triton.matrix import pack_quantised, packed_leaves
 from zerokl.ops.triton.ways import compute
 
 KINDS = ("cancelling", "gaussian", "wide", "subnormal")
@@ -131,7 +132,7 @@ def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfl
 
     x, w = normal(rows, depth).to(dtype), (normal(columns, depth) / 64).to(dtype)
     if kind.form:
-        w = quantised(kind.form, columns, depth, how == "cancelling", generator)
+        w = quantised(kind.form, columns, depth, how == "cancelling", generator, kind.ends)
         if how == "cancelling":
             half = depth // 2
             x[:, half : 2 * half] = -x[:, :half] * (1 + 2.0**-6)
@@ -153,7 +154,9 @@ def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfl
     return Inputs(x, w, bias, residual)
 
 
-def quantised(form: str, columns: int, depth: int, repeats: bool, generator: Any) -> PackedMatrix:
+def quantised(
+    form: str, columns: int, depth: int, repeats: bool, generator: Any, ends: tuple[int, ...] = ()
+) -> PackedMatrix | PackedLeaves:
     """Any codes and scales but NaNs; if `repeats`, the second half of K has those of the first."""
     kind, divides = form.rstrip("/"), form.endswith("/")
 
@@ -172,7 +175,29 @@ def quantised(form: str, columns: int, depth: int, repeats: bool, generator: Any
     if kind == "fp8_block":
         scales, by = factors(-(-columns // 16), -(-depth // 128)), None
     made = codes(columns, depth // 2 if kind == "nvfp4" else depth)
-    return pack_quantised(kind, made, scales, by, str(generator.device), divides)
+    if len(ends) < 2:
+        return pack_quantised(kind, made, scales, by, str(generator.device), divides)
+    return cut_leaves(kind, made, scales, by, str(generator.device), divides, ends)
+
+
+def cut_leaves(
+    kind: str, codes: Any, scales: Any, by: Any, device: str, divides: bool, ends: tuple[int, ...]
+) -> PackedLeaves:
+    """The same columns as packed leaves."""
+    each, block = (2, 16) if kind == "nvfp4" else (1, 128)
+    return packed_leaves(
+        [
+            pack_quantised(
+                kind,
+                codes[:, start // each : stop // each].contiguous(),
+                None if scales is None else scales[:, start // block : -(-stop // block)].contiguous(),
+                by,
+                device,
+                divides,
+            )
+            for start, stop in pairwise((0, *ends))
+        ]
+    )
 
 
 def differing(found: Any, expected: Any) -> int:

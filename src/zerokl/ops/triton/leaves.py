@@ -256,6 +256,11 @@ def reference(x: Any, w: Any, y: Any, ends: tuple[int, ...], schedule: Schedule,
         for start, stop in pairwise((0, *ends))
         for part in [x[:, start:stop].contiguous()]
     ]
+    return added_up(parts, y, bias, added)
+
+
+def added_up(parts: list[Any], y: Any, bias: Any, added: bool) -> Any:
+    """Fill y, or add to it: the tree by torch's additions."""
     while len(parts) > 1:
         pairs = [parts[i] + parts[i + 1] for i in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[len(pairs) * 2 :]

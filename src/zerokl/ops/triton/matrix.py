@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from zerokl.errors import CheckpointError, UnsupportedDtype
-from zerokl.ops.matrix import PackedMatrix
+from zerokl.ops.matrix import PackedLeaves, PackedMatrix
 from zerokl.ops.triton.packed import SHRUNK, pack_fp8, pack_nvfp4
 
 
@@ -39,6 +39,17 @@ def pack_quantised(kind: str, codes: Any, scales: Any, factors: Any, device: str
     words, kept = pack_nvfp4(stored, kept)
     by = factors_of(by, 1 / SHRUNK if divides else SHRUNK)
     return PackedMatrix(kind, (rows, 2 * columns), words, kept, by, divides)
+
+
+def packed_leaves(leaves: Sequence[PackedMatrix]) -> PackedLeaves:
+    """See `ops.packed_leaves`."""
+    if len({leaf.shape for leaf in leaves}) > 1:
+        return PackedLeaves(tuple(leaves))
+    words, scales = torch.stack([leaf.words for leaf in leaves]), None
+    if leaves[0].scales is not None:
+        scales = torch.stack([leaf.scales for leaf in leaves])
+    own = [replace(leaf, words=words[i], scales=None if scales is None else scales[i]) for i, leaf in enumerate(leaves)]
+    return PackedLeaves(tuple(own), words, scales)
 
 
 def under_each_other(parts: Sequence[PackedMatrix]) -> PackedMatrix:

@@ -9,6 +9,8 @@ import torch
 
 from zerokl.errors import ShapeError
 from zerokl.ops.choices import (
+    BLOCKS,
+    EACH_LEAF,
     LIBRARY_LEAVES,
     REFERENCE,
     BlockGroups,
@@ -24,7 +26,9 @@ from zerokl.ops.choices import (
     Shape,
     Streamed,
     StreamedRows,
+    WarpRow,
     Way,
+    by_blocks,
 )
 from zerokl.ops.matrix import DeviceMatrix, PackedLeaves, PackedMatrix
 from zerokl.ops.triton.block_groups import run_block_groups
@@ -32,7 +36,7 @@ from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.finish import finish
 from zerokl.ops.triton.gated_groups import run_gated_groups
 from zerokl.ops.triton.leaf_groups import run_groups
-from zerokl.ops.triton.leaves import fold_leaves, reference, run_library, run_parts, run_tiles
+from zerokl.ops.triton.leaves import added_up, fold_leaves, reference, run_library, run_parts, run_tiles
 from zerokl.ops.triton.numbers import NARROW
 from zerokl.ops.triton.one_row import run_one_row
 from zerokl.ops.triton.packed import unpacked
@@ -42,6 +46,7 @@ from zerokl.ops.triton.relay import run_relay
 from zerokl.ops.triton.streamed import run_streamed
 from zerokl.ops.triton.streamed_rows import run_streamed_rows
 from zerokl.ops.triton.swiglu import swiglu
+from zerokl.ops.triton.warp_row import run_warp_row
 
 CHOICES = Choices()
 """Filled by `admit.admit` at start. A shape that was not admitted never reaches the library."""
@@ -58,19 +63,21 @@ def linear(x: Any, weight: DeviceMatrix | PackedMatrix | PackedLeaves, bias: Any
 
 def fill(x: Any, weight: Any, y: Any, bias: Any = None, added: bool = False, wide: bool = False) -> Any:
     """y, filled or added to, by the admitted way."""
-    if isinstance(weight, PackedLeaves):
-        return fold_leaves(parts_of(x, weight), y, bias, added)
     columns, depth = weight.shape
     shape = Shape(len(x), columns, depth, False, bias is not None, added, wide, weight.ends, weight.form)
     return compute(CHOICES.of(shape), x, operand(weight), y, bias, added, ends=weight.ends)
 
 
-def parts_of(x: Any, weight: PackedLeaves) -> Any:
-    """[leaves, T, N] f32: each leaf by itself, with its factor."""
+def parts_of(x: Any, weight: PackedLeaves, by: Way | None = None) -> Any:
+    """[leaves, T, N] f32: each leaf by itself, with its factor, by a given way or its admitted one."""
     rows, columns = len(x), weight.shape[0]
     parts = torch.empty((len(weight.leaves), rows, columns), dtype=torch.float32, device=x.device)
     for leaf, (start, stop), part in zip(weight.leaves, pairwise((0, *weight.ends)), parts, strict=True):
-        fill(x[:, start:stop].contiguous(), leaf, part, wide=True)
+        own = x[:, start:stop].contiguous()
+        if by is None:
+            fill(own, leaf, part, wide=True)
+        else:
+            compute_packed(by, own, leaf, part, None, False, False)
     return parts
 
 
@@ -86,9 +93,9 @@ def narrow(x: Any) -> Any:
     return x if x.dtype == NARROW else x.to(NARROW)
 
 
-def operand(weight: DeviceMatrix | PackedMatrix) -> Any:
+def operand(weight: DeviceMatrix | PackedMatrix | PackedLeaves) -> Any:
     """The tensor of plain numbers, or the packed matrix itself."""
-    return weight if isinstance(weight, PackedMatrix) else weight.values
+    return weight.values if isinstance(weight, DeviceMatrix) else weight
 
 
 def compute(
@@ -122,6 +129,13 @@ def compute(
 
 
 def compute_leaves(way: Way, x: Any, w: Any, y: Any, ends: tuple[int, ...], bias: Any, added: bool) -> Any:
+    if isinstance(way, WarpRow):
+        return run_warp_row(x, w, y, way, bias, added)
+    if isinstance(w, PackedLeaves):
+        if way == EACH_LEAF:
+            return fold_leaves(parts_of(x, w), y, bias, added)
+        parts = parts_of(x, w, by_blocks(REFERENCE) if w.form == BLOCKS else REFERENCE)
+        return added_up(list(parts), y, bias, added)
     if isinstance(way, Schedule):
         return run_parts(x, w, y, ends, way, bias, added)
     if isinstance(way, StreamedRows):
@@ -142,6 +156,8 @@ def compute_packed(way: Way, x: Any, weight: PackedMatrix, y: Any, bias: Any, ad
     """
     if isinstance(way, OneRow):
         return run_one_row(x, weight, y, way, bias, added, gated)
+    if isinstance(way, WarpRow):
+        return run_warp_row(x, weight, y, way, bias, added, gated)
     if isinstance(way, Relay):
         return run_relay(x, weight, y, way, added)
     if isinstance(way, Packed):
