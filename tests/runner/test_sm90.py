@@ -55,6 +55,29 @@ def test_smollm2_has_the_logprobs_that_an_h200_gave():
             assert found == one["logprobs"].split(), name
 
 
+TINY = {
+    "llama": {"num_attention_heads": 5, "num_key_value_heads": 1},
+    "biased": {"num_attention_heads": 5, "num_key_value_heads": 1, "attention_bias": True},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+}
+SIZES = {"hidden_size": 320, "intermediate_size": 448, "head_dim": 64, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_models_have_the_tokens_and_logprobs_that_an_h200_gave(tmp_path, name):
+    """A text over two chunks, and greedy continuations of eight prompts in one batch."""
+    golden = np.load(GOLDENS / "tiny.npz")
+    folder = make_tiny_llama(tmp_path, seed=3, **SIZES, **TINY[name])
+    text = [(i * i + 5 * i + 3) % 280 for i in range(700)]
+    prompts = [[(k * i + 3) % 280 for i in range(5 + 9 * k)] for k in range(1, 9)]
+    with LLM(str(folder), cpu_numerics="sm90", max_total_tokens=4096) as llm:
+        scores = np.array(llm.score(text)[1:], np.float32)
+        answers = llm.generate(prompts, temperature=0, max_new_tokens=24, ignore_eos=True, logprobs=True)
+    assert [answer.token_ids for answer in answers] == golden[f"{name}_ids"].tolist()
+    assert (np.array([answer.logprobs for answer in answers], np.float32) == golden[f"{name}_lp"]).all()
+    assert (scores == golden[f"{name}_long"][1:]).all()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return str(make_tiny_llama(tmp_path_factory.mktemp("sm90") / "model", seed=3))
