@@ -169,7 +169,8 @@ def ask(python: str, folder: Path, asked: Sequence[Question]) -> tuple[dict[str,
 def plain_folder(checkpoint: checkpoints.Checkpoint, folder: Path, **more: Any) -> Path:
     """A Hugging Face folder with the checkpoint's exact numbers in float32."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(checkpoint.config | more))
+    ids = {key: value for key, value in checkpoint.generation_config.items() if key.endswith("_token_id")}
+    (folder / "config.json").write_text(json.dumps(checkpoint.config | ids | more))
     tensors = {name: tensor.float32() for name, tensor in checkpoint.tensors.items()}
     if checkpoint.config.get("norms_are_whole"):
         tensors = {name: x - 1 if "norm" in name else x for name, x in tensors.items()}

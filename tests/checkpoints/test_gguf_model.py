@@ -55,7 +55,17 @@ def test_stored_types_keep_their_rows_when_unpermuted(tmp_path: Path, kind: str)
 def test_config_is_that_of_the_folder(tmp_path: Path) -> None:
     folder = make_tiny_llama(tmp_path / "hf", 3, torch_dtype="float32")
     config = json.loads((folder / "config.json").read_text())
-    assert checkpoints.open(write(tmp_path / "x.gguf", **toy_tokenizer_keys())).config == config
+    found = checkpoints.open(write(tmp_path / "x.gguf", **toy_tokenizer_keys()))
+    assert found.config | found.generation_config == config
+
+
+def test_a_tokenizer_is_refused_when_it_is_asked_for_if_that_is_to_be_later(tmp_path: Path) -> None:
+    bad = write(tmp_path / "x.gguf", **toy_tokenizer_keys() | {"tokenizer__ggml__pre": "unheard of"})
+    with pytest.raises(UnsupportedModel, match="unheard of"):
+        checkpoints.open(bad)
+    later = checkpoints.open(bad, tokenizer_later=True)
+    with pytest.raises(UnsupportedModel, match="unheard of"):
+        _ = later.tokenizer
 
 
 def test_rounded_float32_keys_become_the_decimals_they_were(tmp_path: Path) -> None:

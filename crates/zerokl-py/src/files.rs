@@ -7,15 +7,15 @@ use pyo3::types::{PyList, PyString};
 
 const LENGTH: usize = size_of::<u64>();
 
-/// `count` strings of a GGUF file from byte `start` on, each after its length; and where they end. ValueError for
-/// bytes that aren't that: strings that are too long, or no UTF-8.
+/// `count` strings of a GGUF file from byte `start` on, each after its length. ValueError for bytes that aren't that:
+/// strings that are too long, or no UTF-8.
 #[pyfunction]
 fn strings<'py>(
     py: Python<'py>,
     bytes: PyReadonlyArray1<'py, u8>,
     start: usize,
     count: usize,
-) -> PyResult<(Bound<'py, PyList>, usize)> {
+) -> PyResult<Bound<'py, PyList>> {
     let (bytes, mut place) = (bytes.as_slice()?, start);
     let list = PyList::empty(py);
     for _ in 0..count {
@@ -23,7 +23,15 @@ fn strings<'py>(
         list.append(PyString::new(py, text))?;
         place = end;
     }
-    Ok((list, place))
+    Ok(list)
+}
+
+/// Where they end.
+#[pyfunction]
+fn end_of_strings(py: Python<'_>, bytes: PyReadonlyArray1<'_, u8>, start: usize, count: usize) -> PyResult<usize> {
+    let bytes = bytes.as_slice()?;
+    let end = || (0..count).try_fold(start, |place, _| string_at(bytes, place).map(|(_, end)| end));
+    py.detach(end).map_err(PyValueError::new_err)
 }
 
 /// The string whose length stands at `place`, and where it ends.
@@ -44,5 +52,6 @@ fn string_at(bytes: &[u8], place: usize) -> Result<(&str, usize), String> {
 }
 
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(strings, module)?)
+    module.add_function(wrap_pyfunction!(strings, module)?)?;
+    module.add_function(wrap_pyfunction!(end_of_strings, module)?)
 }

@@ -40,8 +40,11 @@ def open(
     seed: int = 0,
     shapes_of: ShapesOf = lambda config: (),
     quantization: str = "",
+    tokenizer_later: bool = False,
 ) -> Checkpoint:
-    """The checkpoint at `path`: a folder with config.json, or a GGUF file. Checked in full, nothing read yet.
+    """The checkpoint at `path`: a folder with config.json, or a GGUF file. Checked in full, no weight read yet.
+
+    `tokenizer_later`: the tokenizer is read, and refused if it is bad, when it is asked for.
 
     `load_format` is the option of that name: "safetensors" and "gguf" insist on that kind; "dummy" makes seeded random
     weights for a folder's config.json, and asks `shapes_of` (`models.tensor_shapes`) for names and shapes, and
@@ -49,6 +52,13 @@ def open(
     UnsupportedModel for a kind that isn't read.
     """
     path = Path(path).expanduser()
+    checkpoint = _opened(path, load_format, seed, shapes_of, quantization)
+    if not tokenizer_later:
+        _ = checkpoint.tokenizer
+    return checkpoint
+
+
+def _opened(path: Path, load_format: str, seed: int, shapes_of: ShapesOf, quantization: str) -> Checkpoint:
     is_file = _is_file(path)
     if load_format == "gguf" and not is_file:
         raise CheckpointError(f"{path}: --load-format gguf needs a GGUF file")

@@ -46,8 +46,8 @@ def open_dummy(folder: Path, seed: int, shapes_of: ShapesOf, quantization: str =
         config=config,
         tensors=made,
         scheme=scheme,
-        tokenizer=read_tokenizer(folder, config, generation),
-        generation_config=generation,
+        read_tokenizer=partial(read_tokenizer, folder, config, generation),
+        read_generation_config=lambda: generation,
         compute_digest=lambda: hashlib.sha256(name.encode()).hexdigest(),
     )
 

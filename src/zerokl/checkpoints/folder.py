@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ def open_folder(folder: Path) -> Checkpoint:
         tensors=whole,
         scheme=scheme,
         cache_scales=cache_scales(tensors),
-        tokenizer=read_tokenizer(folder, config, generation),
-        generation_config=generation,
+        read_tokenizer=partial(read_tokenizer, folder, config, generation),
+        read_generation_config=lambda: generation,
         compute_digest=lambda: files_digest(_digested(folder)),
     )
 

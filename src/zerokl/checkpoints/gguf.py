@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -46,7 +46,7 @@ TYPE_NAMES = {
 
 @dataclass(frozen=True)
 class Gguf:
-    """A parsed file: metadata (numbers, strings, lists of strings, numpy arrays) and tensors by their GGUF names."""
+    """A parsed file: metadata (numbers, strings, `Strings`, numpy arrays) and tensors by their GGUF names."""
 
     path: Path
     metadata: dict[str, Any]
@@ -118,15 +118,26 @@ class Cursor:
         dtype = np.dtype(SCALARS[kind])
         return view(self.mapped, self.claim(count * dtype.itemsize), dtype.str, (count,))
 
-    def strings(self, count: int) -> list[str]:
+    def strings(self, count: int) -> Strings:
         """The token list of a model has 50,000 to 300,000 strings."""
         if count * 8 > self.size - self.offset:
             fail(self.path, f"truncated: {count} strings at byte {self.offset} of {self.size}")
+        content, start = np.frombuffer(self.mapped, np.uint8), self.offset
         try:
-            strings, self.offset = _native.strings(np.frombuffer(self.mapped, np.uint8), self.offset, count)
+            self.offset = _native.end_of_strings(content, start, count)
         except ValueError as error:
             fail(self.path, str(error), error)
-        return strings
+        return Strings(partial(_native.strings, content, start, count))
+
+
+class Strings:
+    """A list of strings that were checked, and are made when they are asked for: a tokenizer's take 12 ms."""
+
+    def __init__(self, make: Callable[[], list[str]]) -> None:
+        self._make = make
+
+    def list(self) -> list[str]:
+        return self._make()
 
 
 Info = tuple[str, tuple[int, ...], str, int]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from zerokl.checkpoints.gguf_tokenizer import read_tokenizer
 from zerokl.checkpoints.view import Array, Checkpoint, Tensor
 from zerokl.errors import UnsupportedModel
 from zerokl.quant import Blocks
+from zerokl.types import TokenizerFiles
 
 NOT_WEIGHTS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 """Read by `rope_scaling`: part of the config in Hugging Face's words."""
@@ -48,22 +50,19 @@ def open_gguf(path: Path) -> Checkpoint:
             f"{path}: GGUF architecture {name!r:.80} isn't supported; supported: {', '.join(ARCHITECTURES)}; "
             f"nearest: {nearest}"
         )
-    tokenizer = read_tokenizer(file)
     config = read_config(file, architecture)
-    if tokenizer:
-        special = replace(tokenizer.special, vocab_size=config["vocab_size"])
-        tokenizer = replace(tokenizer, special=special)
-        config |= {
-            "bos_token_id": special.bos_id,
-            "pad_token_id": special.pad_id,
-            "eos_token_id": _one_or_all(special.eos_ids),
-        }
+
+    @cache
+    def tokenizer() -> TokenizerFiles | None:
+        files = read_tokenizer(file)
+        return files and replace(files, special=replace(files.special, vocab_size=config["vocab_size"]))
+
     return Checkpoint(
         path=path,
         config=config,
         tensors=_hf_tensors(file, architecture, config),
-        tokenizer=tokenizer,
-        generation_config=_generation_config(file.metadata, config),
+        read_tokenizer=tokenizer,
+        read_generation_config=lambda: _generation_config(file.metadata, tokenizer()),
         compute_digest=lambda: files_digest(paths),
     )
 
@@ -176,10 +175,13 @@ def _with_one_input(name: str, tensor: Tensor) -> Tensor:
     return replace(tensor, name=name, shape=(tensor.shape[0], 1, *tensor.shape[1:]), read=read, packed=None)
 
 
-def _generation_config(metadata: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    chosen = {hf: metadata.get(f"general.sampling.{key}") for key, hf in GENERATION.items()}
-    ids = {key: config.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    return {key: value for key, value in (ids | chosen).items() if isinstance(value, int | float | list)}
+def _generation_config(metadata: dict[str, Any], tokenizer: TokenizerFiles | None) -> dict[str, Any]:
+    found = {hf: metadata.get(f"general.sampling.{key}") for key, hf in GENERATION.items()}
+    if tokenizer:
+        special = tokenizer.special
+        found |= {"bos_token_id": special.bos_id, "pad_token_id": special.pad_id}
+        found["eos_token_id"] = _one_or_all(special.eos_ids)
+    return {key: value for key, value in found.items() if isinstance(value, int | float | list)}
 
 
 def _one_or_all(ids: tuple[int, ...]) -> int | list[int] | None:

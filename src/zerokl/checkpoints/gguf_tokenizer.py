@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from zerokl.checkpoints.files import fail
-from zerokl.checkpoints.gguf import Gguf
+from zerokl.checkpoints.gguf import Gguf, Strings
 from zerokl.checkpoints.pre_tokenizers import ALIASES, PRE_TOKENIZERS, PreTokenizer
 from zerokl.checkpoints.sentencepiece import byte_token, merges_from_scores
 from zerokl.checkpoints.special import bos_eos_template
@@ -51,16 +51,22 @@ class Vocabulary:
 
     def __init__(self, file: Gguf) -> None:
         self.file = file
-        tokens = self.key("tokens")
-        if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
-            fail(file.path, "tokenizer.ggml.tokens is missing or not a list of strings")
-        self.tokens: list[str] = tokens
+        self.tokens = self.strings("tokens")
+        tokens = self.tokens
+        if not tokens:
+            fail(file.path, "tokenizer.ggml.tokens is empty")
         self.ids = dict(zip(tokens, range(len(tokens)), strict=True))
         types = self.key("token_type")
         self.types: list[int] = [NORMAL] * len(tokens) if types is None else self.column("token_type", "iu").tolist()
 
     def key(self, name: str, default: Any = None) -> Any:
         return self.file.metadata.get(f"tokenizer.ggml.{name}", default)
+
+    def strings(self, name: str) -> list[str]:
+        strings = self.key(name)
+        if not isinstance(strings, Strings):
+            fail(self.file.path, f"tokenizer.ggml.{name} is missing or not a list of strings")
+        return strings.list()
 
     def column(self, name: str, kinds: str) -> np.ndarray[Any, Any]:
         """A numeric array with one entry per token."""
@@ -111,9 +117,7 @@ def _pre_tokenizer(file: Gguf) -> PreTokenizer:
 
 def _byte_level(vocabulary: Vocabulary, words: PreTokenizer) -> dict[str, Any]:
     """Merges stay "left right" strings, as both files spell them; the `tokenizers` library checks them as it loads."""
-    merges = vocabulary.key("merges")
-    if not isinstance(merges, list):
-        fail(vocabulary.file.path, "tokenizer.ggml.merges is missing or not a list of strings")
+    merges = vocabulary.strings("merges")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": words.gpt2_words}
     steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if words.digits else []
     if words.punctuation:

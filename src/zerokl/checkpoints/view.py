@@ -67,15 +67,23 @@ class Checkpoint:
     config: dict[str, Any]
     """config.json, or the same keys made from GGUF metadata."""
     tensors: Mapping[str, Tensor]
-    tokenizer: TokenizerFiles | None
-    """None: the checkpoint brings no tokenizer."""
-    generation_config: dict[str, Any]
-    """generation_config.json, or the same keys made from GGUF metadata; {} if there is none."""
+    read_tokenizer: Callable[[], TokenizerFiles | None] = field(repr=False, compare=False)
+    read_generation_config: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
     scheme: Scheme | None = field(default=None, kw_only=True)
     """What the config says about quantised weights; None: nothing, or a GGUF file, whose tensors say it themselves."""
     cache_scales: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
     """Scales of cached keys and values, by name."""
     compute_digest: Callable[[], str] = field(repr=False, compare=False)
+
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles | None:
+        """None: the checkpoint brings no tokenizer. Raises CheckpointError for a bad one."""
+        return self.read_tokenizer()
+
+    @cached_property
+    def generation_config(self) -> dict[str, Any]:
+        """generation_config.json, or the same keys made from GGUF metadata; {} if there is none."""
+        return self.read_generation_config()
 
     @cached_property
     def digest(self) -> str:

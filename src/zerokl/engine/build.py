@@ -93,7 +93,11 @@ def build_with(
     elif config.threads is not None:
         _native.set_threads(config.threads)
     checkpoint = checkpoints.open(
-        path, load_format=config.load_format, shapes_of=models.tensor_shapes, quantization=config.quantization
+        path,
+        load_format=config.load_format,
+        shapes_of=models.tensor_shapes,
+        quantization=config.quantization,
+        tokenizer_later=True,
     )
     team = team_of(config, ranks, store, checkpoint) if ranks else models.Team(num_leaves(config))
     from zerokl.engine.tokenizing import tokenizer_of
