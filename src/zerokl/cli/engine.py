@@ -10,7 +10,6 @@ from zerokl.cli.process import hold_lifeline, set_up_logs
 from zerokl.cli.run_folder import await_config
 from zerokl.config import chosen_frontend
 from zerokl.engine.build import build_process
-from zerokl.engine.process import serve_signals
 from zerokl.errors import ZeroklError
 from zerokl.wire.meeting import DRAIN_S, ENGINE_SOCKET
 
@@ -27,6 +26,8 @@ def main(run_folder: str, lifeline: str) -> int:
     except ZeroklError as error:  # said in one line; anything else is a bug and keeps its traceback
         log.error("%s", error)
         return 1
+    from zerokl.engine.process import serve_signals  # loaded while weights were read
+
     serve_signals(process, DRAIN_S)
     return process.run()
 

@@ -11,8 +11,6 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +29,8 @@ POLL_S = 0.005
 @contextlib.contextmanager
 def new_run_folder() -> Iterator[str]:
     """Only for this user, gone at the end. Its path is short: a socket's may have 100 characters."""
+    import tempfile  # not for the children, whose start it would delay
+
     sweep(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         lock = os.open(Path(name) / f"{OWNER}.new", os.O_CREAT | os.O_RDWR, 0o600)
@@ -44,6 +44,8 @@ def new_run_folder() -> Iterator[str]:
 
 def sweep(parent: Path) -> None:
     """Removes the run folders of this user whose supervisor is dead."""
+    import shutil
+
     for owner in parent.glob(f"{PREFIX}*/{OWNER}"):
         with contextlib.suppress(OSError):  # another user's, locked, or swept by another start at this moment
             if owner.stat().st_uid != os.getuid() or owner.parent.is_symlink():

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from zerokl.engine.process import EngineProcess
     from zerokl.parallel import Ranks
 
+LIBRARY = ("zerokl.engine.assembly", "zerokl.engine.local")
+PROCESS = ("zerokl.engine.assembly", "zerokl.engine.process")
+"""What an `LLM` and a server's engine need besides."""
 RANK_MODULE = "zerokl.cli.rank"
 
 
@@ -103,7 +106,7 @@ def build_with(
     from zerokl.engine.tokenizing import tokenizer_of
 
     with ThreadPoolExecutor(1) as aside, models.loading(checkpoint, config, team) as loaded:
-        rest = aside.submit(import_module, "zerokl.engine.assembly")
+        rest = aside.submit(lambda: [*map(import_module, LIBRARY if run_folder is None else PROCESS)])
         # Here and not aside: what the C library gives another thread for a while stays in memory.
         tokenizer = tokenizer_of(config, run_folder, battery, checkpoint)
         model = loaded()
