@@ -10,6 +10,8 @@ from zerokl.ops.choices import (
     EACH_LEAF,
     GATED_GROUPS,
     LIBRARY,
+    NORMED,
+    NORMED_GATED,
     ONE_ROW_TABLE,
     PROCESSORS,
     REFERENCE,
@@ -26,6 +28,7 @@ from zerokl.ops.choices import (
     WarpRow,
     candidates,
     fallback,
+    normed,
     reference_of,
     settle,
     streamed,
@@ -123,6 +126,23 @@ def test_a_library_that_splits_k_at_some_sizes_is_not_used_there_and_is_elsewher
     for kind in KINDS:
         assert choices.of(kind._replace(rows=256)) == fallback(kind._replace(rows=256))
     assert choices.of(KINDS[0]._replace(rows=1024)) == LIBRARY
+
+
+def test_a_product_that_normalises_is_one_row_alone_and_its_plain_kind_is_admitted_too():
+    choices, plain = Choices(), Shape(0, 12288, 4096, gated=True)
+    verdicts = settle(choices, [plain._replace(normed=True)], BUCKETS, differing_if(lambda way, rows: False))
+    assert {v.shape for v in verdicts if v.shape.normed} == {plain._replace(rows=1, normed=True)}
+    assert {v.shape.rows for v in verdicts if not v.shape.normed} == set(BUCKETS)
+    assert choices.of(plain._replace(rows=1, normed=True)) == NORMED_GATED
+
+
+@pytest.mark.parametrize(
+    "other", [{"rows": 8}, {"biased": True}, {"added": True}, {"wide": True}, {"depth": 4032}, {"form": "fp8"}]
+)
+def test_no_other_product_normalises(other):
+    shape = Shape(1, 6144, 4096, normed=True)
+    assert normed(shape) == [NORMED]
+    assert normed(shape._replace(**other)) == []
 
 
 def test_tiles_that_differ_leave_the_gated_product_to_the_library():

@@ -38,9 +38,11 @@ def recurrent_state(cache: ops.LayerCache, number: int) -> ops.RecurrentState:
     return state
 
 
-def gated_mlp(x: np.ndarray, layer: Any, residual: np.ndarray) -> np.ndarray:
-    """residual + down(silu(gate(x)) * up(x)), gate and up being one matrix."""
-    hidden = ops.gated_linear(x, layer.gate_up, bias=getattr(layer, "gate_up_bias", None))
+def gated_mlp(
+    x: np.ndarray, layer: Any, residual: np.ndarray, norm: tuple[np.ndarray, float] | None = None
+) -> np.ndarray:
+    """residual + down(silu(gate(x)) * up(x)), gate and up being one matrix; x by `rms_norm` first, if there is one."""
+    hidden = ops.gated_linear(x, layer.gate_up, bias=getattr(layer, "gate_up_bias", None), norm=norm)
     return ops.linear(hidden, layer.down, bias=getattr(layer, "down_bias", None), residual=residual)
 
 

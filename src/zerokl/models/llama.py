@@ -154,7 +154,7 @@ def attention(
     x: np.ndarray, layer: Any, turns: tuple[np.ndarray, np.ndarray], kv: ops.LayerKV, config: Config
 ) -> np.ndarray:
     """What each head of each row of x [T, E] saw, [T, H D]."""
-    qkv = ops.linear(ops.rms_norm(x, layer.input_norm, config.norm_eps), layer.qkv, bias=layer.qkv_bias)
+    qkv = ops.linear(x, layer.qkv, bias=layer.qkv_bias, norm=(layer.input_norm, config.norm_eps))
     norms = {"q_norm": layer.q_norm, "k_norm": layer.k_norm, "norm_eps": config.norm_eps} if config.head_norms else {}
     q = ops.rotate_and_store(qkv, kv, turns, config.num_heads, **norms)
     return ops.attention(q, kv, config.head_size**-0.5)
@@ -163,7 +163,7 @@ def attention(
 def close(seen: np.ndarray, layer: Any, config: Config, residual: np.ndarray) -> np.ndarray:
     """The layer behind its attention."""
     x = ops.linear(seen, layer.out, bias=layer.out_bias, residual=residual)
-    return gated_mlp(ops.rms_norm(x, layer.mlp_norm, config.norm_eps), layer, residual=x)
+    return gated_mlp(x, layer, residual=x, norm=(layer.mlp_norm, config.norm_eps))
 
 
 def logits(weights: Parameters, config: Config, hidden_rows: np.ndarray) -> np.ndarray:

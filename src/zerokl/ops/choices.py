@@ -203,6 +203,8 @@ class Shape(NamedTuple):
     """Of a sum that ranks could share: where the leaves end that are summed here."""
     form: str = ""
     """Of a packed weight: its kind, and what its factor does. "": bfloat16."""
+    normed: bool = False
+    """x is one row that the product itself normalises."""
 
 
 @dataclass(slots=True)
@@ -243,8 +245,12 @@ def settle(
 
     `comparing(kind, most rows)` makes the comparison for a kind. Raises EngineError if a shape is left with nothing.
     """
-    verdicts, sizes = [], sorted(buckets)
-    for kind in sorted({shape._replace(rows=0) for shape in kinds}):
+    verdicts, asked = [], {shape._replace(rows=0) for shape in kinds}
+    # Only a single row is normed by its product: of more, the norm is a kernel of its own.
+    for kind in sorted(asked | {kind._replace(normed=False) for kind in asked}):
+        sizes = [rows for rows in sorted(buckets) if rows == 1 or not kind.normed]
+        if not sizes:
+            continue
         compare = comparing(kind, sizes[-1])
         for rows in sizes:
             shape = kind._replace(rows=rows)
@@ -261,8 +267,11 @@ def settle(
 def candidates(shape: Shape) -> list[Way]:
     """Ways to try, the best first; the reference schedule itself is the last resort.
 
-    A packed weight's numbers are unpacked first, but for `Packed` and `OneRow`.
+    A packed weight's numbers are unpacked first, but for `Packed` and `OneRow`. Of a normed shape the ways that can't
+    normalise have the norm's own kernel ahead.
     """
+    if shape.normed:
+        return [*normed(shape), *candidates(shape._replace(normed=False))]
     if len(shape.ends) > 1:
         return leaf_candidates(shape)
     if shape.form == BLOCKS:
@@ -275,6 +284,14 @@ def candidates(shape: Shape) -> list[Way]:
         persistent = [GATED_GROUPS, TILES]
     few = [*tuned(shape), *streamed_rows(shape), *persistent]
     return [*packed(shape), *few, *library, *streamed(shape), fallback(shape), REFERENCE]
+
+
+def normed(shape: Shape) -> list[Way]:
+    """A way that normalises its one row of x itself while its first weights come."""
+    plain = not (shape.form or shape.biased or shape.added or shape.wide or shape.ends)
+    fits = shape.rows == 1 and shape.depth in NORMED_DEPTHS
+    chosen = NORMED_GATED if shape.gated else NORMED if shape.columns > 4096 else NORMED._replace(columns=32)
+    return [chosen] if plain and fits else []
 
 
 def tuned(shape: Shape) -> list[Way]:
@@ -482,6 +499,9 @@ RELAY_STEP, RELAY_GROUPS, PROCESSORS = 1024, 2, 132
 """Depths are whole steps for each group."""
 BLOCK_GROUPS = BlockGroups(1, 64, 5, 8), BlockGroups(2, 64, 4, 8)
 BLOCK_GROUPS_FROM, GATED_IN_ONE_PASS_FROM = 512, 4096
+NORMED, NORMED_GATED = Streamed(64, 128, 8, 132, True), Streamed(32, 128, 4, 396, True)
+NORMED_DEPTHS = 1024, 2048, 4096
+"""That both the norm's threads and the product's divide into whole eights."""
 LARGE = Schedule(128, 128, 64, False, 8, 3)
 TILES = Persistent(128, 128, 64, 16, 8, 3)
 GATED_GROUPS = GatedGroups(4, 16)

@@ -9,7 +9,11 @@ from zerokl.ops import cpu
 from zerokl.ops.device import gpu, on_gpu
 from zerokl.ops.kv import F32, check_array
 from zerokl.ops.matrix import host
+from zerokl.ops.rms_norm import rms_norm
 from zerokl.ops.shards import AnyMatrix, InputShard, VocabularyShard
+
+Norm = tuple[F32, float]
+"""Weights, epsilon."""
 
 
 def linear(
@@ -19,8 +23,9 @@ def linear(
     bias: F32 | None = None,
     residual: F32 | None = None,
     wide: bool = False,
+    norm: Norm | None = None,
 ) -> F32:
-    """x times the transposed weight, then + bias, then + residual.
+    """x times the transposed weight, then + bias, then + residual; x first by `rms_norm`, if there is a norm.
 
     Maths       y[t, n] = (sum_k x[t, k] w[n, k]) + bias[n] + residual[t, n]
     Shapes      x [T, K], w [N, K], bias [N], residual [T, N] -> y [T, N]; all f32 but the weight, which widens exactly
@@ -36,12 +41,14 @@ def linear(
     Oracle      ops/reference.py: linear
     GPU         x is bf16, a residual f32: its own memory takes the sum, unrounded
     """
+    if norm is not None and (isinstance(weight, InputShard | VocabularyShard) or not on_gpu(x)):
+        x = rms_norm(x, *norm)
     if isinstance(weight, InputShard):
         return weight.linear(x, bias, residual, wide)
     if isinstance(weight, VocabularyShard):
         return weight.linear(x, bias, residual)
     if on_gpu(x):
-        return gpu().linear(x, weight, bias, residual, wide)  # type: ignore[no-any-return]
+        return gpu().linear(x, weight, bias, residual, wide, norm)  # type: ignore[no-any-return]
     outputs, depth = weight.shape
     rows = len(x) if x.ndim == 2 else 0
     check_array("x", x, np.float32, (rows, depth))
@@ -52,14 +59,16 @@ def linear(
     return cpu.linear(x, host(weight), bias, residual)
 
 
-def gated_linear(x: F32, weight: AnyMatrix, *, bias: F32 | None = None) -> F32:
-    """swiglu(linear(x, weight, bias=bias)), gate rows first: one operation, so that the middle need not be stored.
+def gated_linear(x: F32, weight: AnyMatrix, *, bias: F32 | None = None, norm: Norm | None = None) -> F32:
+    """swiglu(linear(x, weight, bias=bias, norm=norm)), gate rows first: one operation, nothing is stored between.
 
     Shapes      x [T, K], w [2F, K], bias [2F] -> y [T, F]
     Rounding, order, bits: those of the two. What they raise, this raises.
     """
     if on_gpu(x):
-        return gpu().gated_linear(x, weight, bias)  # type: ignore[no-any-return]
+        return gpu().gated_linear(x, weight, bias, norm)  # type: ignore[no-any-return]
+    if norm is not None:
+        x = rms_norm(x, *norm)
     outputs, depth = weight.shape
     if outputs % 2:
         raise ShapeError(f"gate and up must be [2F, K], not {list(weight.shape)}")

@@ -61,11 +61,15 @@ class Recorder:
     def rms_norm(self, x: Symbol, weight: F32, eps: float, wide: bool) -> Symbol:
         return Symbol(self.tape.rms_norm(x.name, weight, eps, wide))
 
-    def linear(self, x: Symbol, weight: Any, bias: F32 | None, residual: Symbol | None, wide: bool) -> Symbol:
+    def linear(
+        self, x: Symbol, weight: Any, bias: F32 | None, residual: Symbol | None, wide: bool, norm: Any = None
+    ) -> Symbol:
+        x = x if norm is None else self.rms_norm(x, norm[0], norm[1], False)
         added = residual.name if residual else None
         return Symbol(self.tape.linear(x.name, matrix(weight), bias, added, wide))
 
-    def gated_linear(self, x: Symbol, weight: Any, bias: F32 | None) -> Symbol:
+    def gated_linear(self, x: Symbol, weight: Any, bias: F32 | None, norm: Any = None) -> Symbol:
+        x = x if norm is None else self.rms_norm(x, norm[0], norm[1], False)
         return Symbol(self.tape.gated_linear(x.name, matrix(weight), bias))
 
     def rotate_and_store(

@@ -23,8 +23,11 @@ from zerokl.ops.matrix import DeviceExperts, PackedLeaves, PackedMatrix
 from zerokl.ops.triton.chain import empty, run_chain
 from zerokl.ops.triton.experts import FEW, MANY, MIXTURES, SOME, answers_of
 from zerokl.ops.triton.matrix import pack_quantised, packed_leaves
+from zerokl.ops.triton.numbers import NARROW
 from zerokl.ops.triton.ways import compute
 
+NORMED_ROWS = 8
+"""That are normalised, and compared, each by itself."""
 KINDS = ("cancelling", "gaussian", "wide", "subnormal")
 """Of inputs; starting uses the first, tests and benchmarks all."""
 
@@ -38,6 +41,8 @@ class Inputs:
     """A tensor or, of a kind with a form, a packed matrix."""
     bias: Any
     residual: Any
+    norm: Any = None
+    """(weights, eps), of a kind whose x is normalised: weights for each row of x, which is float32 then."""
 
 
 def admit(
@@ -53,11 +58,12 @@ def admit(
         expected = outcome(reference_of(kind), kind, given, most)
 
         def compare(way: Way, rows: int) -> tuple[int, int]:
+            wanted = expected if kind.normed else expected[:rows]
             try:
                 found = outcome(way, kind, given, rows)
             except OutOfResources:  # more memory than a processor has: a wish for another GPU
-                return expected[:rows].numel(), expected[:rows].numel()
-            return differing(found, expected[:rows]), found.numel()
+                return wanted.numel(), wanted.numel()
+            return differing(found, wanted), found.numel()
 
         return compare
 
@@ -109,7 +115,11 @@ def answers_alone(x: Any, gate_up: DeviceExperts, down: DeviceExperts, chosen: A
 
 
 def outcome(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:
-    """What the way gives for the first `rows` rows."""
+    """What the way gives for the first `rows` rows; of a kind whose x is normalised, for each row alone."""
+    if kind.normed:
+        by, eps = given.norm
+        alone = [replace(given, x=given.x[i : i + 1], norm=(by[i : i + 1], eps)) for i in range(len(by))]
+        return torch.cat([run(way, kind, one, 1) for one in alone])
     residual = given.residual[:rows].clone() if kind.added else None
     return run(way, kind, replace(given, residual=residual), rows)
 
@@ -117,15 +127,17 @@ def outcome(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:
 def run(way: Way, kind: Shape, given: Inputs, rows: int) -> Any:
     """The same; a residual's rows take the result."""
     x = given.x[:rows]
-    dtype = torch.float32 if kind.wide else x.dtype
+    dtype = torch.float32 if kind.wide else NARROW if kind.normed else x.dtype
     y = given.residual[:rows] if kind.added else empty(x, kind.columns, dtype)
-    return compute(way, x, given.w, y, given.bias, kind.added, kind.gated, kind.ends)
+    norm = (given.norm[0][0], given.norm[1]) if kind.normed else None
+    return compute(way, x, given.w, y, given.bias, kind.added, kind.gated, kind.ends, norm)
 
 
 def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfloat16, seed: int = 0) -> Inputs:
     """Random operands of one kind."""
     generator = torch.Generator(device=device).manual_seed(seed)
     columns, depth = kind.columns * (2 if kind.gated else 1), kind.depth
+    rows = NORMED_ROWS if kind.normed else rows
 
     def normal(*shape: int) -> Any:
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
@@ -151,7 +163,21 @@ def inputs(kind: Shape, rows: int, device: str, how: str, dtype: Any = torch.bfl
         x, w = (x.float() * 2.0**-70).to(dtype), (w.float() * 2.0**-62).to(dtype)
     bias = normal(columns) if kind.biased else None
     residual = normal(rows, columns) * 2.0**-9 if kind.added else None
-    return Inputs(x, w, bias, residual)
+    if not kind.normed:
+        return Inputs(x, w, bias, residual)
+    return Inputs(x.float(), w, bias, residual, (weights_that_tell(x.float(), normal(rows, depth), 1e-6), 1e-6))
+
+
+def weights_that_tell(x: Any, wanted: Any, eps: float) -> Any:
+    """Of norms, such that what each row of x becomes is near the middle between two numbers of bfloat16.
+
+    Else a row's factor with another last bit would not be seen: it moves one number of 65,536.
+    """
+    half = x.shape[1] // 2
+    wanted[:, half : 2 * half] = wanted[:, :half] * torch.sign(x[:, :half] * x[:, half : 2 * half])
+    middle = (wanted.to(torch.bfloat16).float().view(torch.int32) + 0x8000).view(torch.float32)
+    factors = torch.rsqrt((x.double() ** 2).mean(1, keepdim=True) + eps).float()
+    return (middle / (x * factors)).clamp(-1e30, 1e30)
 
 
 def quantised(

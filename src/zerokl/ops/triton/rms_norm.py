@@ -4,6 +4,7 @@ Maths       y = x * (1 / sqrt(mean(x^2) + eps)) * w
 Shapes      x [T, E] or [T, H, E] f32 or bf16, w [E] f32 -> y likewise, bf16, or f32 if `wide`; E up to 16,384
 Rounding    fp32: squares, their sum, / E, + eps, square root, 1 / it, x * that, * w; then once to y's type
 Order       one row, or head of a row, per program; the reduction's tree depends on E alone
+            (`streamed.py` adds one row's squares in the same order, in the product that follows)
 Same bits   for every T and row position
 Frozen      block (the power of two that holds E) and warps
 """

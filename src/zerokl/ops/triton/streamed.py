@@ -7,8 +7,12 @@ and waits for the kernel ahead only before it reads that one's result. Weights a
     copies    w 0 1 2 .. STAGES - 1 | wait | x 0 1 2 .. |  then one place of the ring after the other, as it gets free
     products                               | chain of block 0, of block 1, ...
 
-Maths, rounding, order: those of `chain.py`, for whole steps of K, without bias. Written in Gluon, where copies and
-waits are explicit; the interpreter doesn't know it, and the reference schedule stands in.
+One row may come as float32 from the residual, with the norm that it needs: each program normalises it, and has it once
+in shared memory instead of eight rows beside each block of weights.
+
+Maths, rounding, order: those of `chain.py`, for whole steps of K, without bias; of the norm, those of `rms_norm.py`.
+Written in Gluon, where copies and waits are explicit; the interpreter doesn't know it, and the reference schedule
+stands in.
 """
 
 from __future__ import annotations
@@ -61,49 +65,86 @@ def copy_rows(x, bars, ring, n, total, steps, DEPTH: gl.constexpr, STAGES: gl.co
     tma.async_copy_global_to_shared(x, [0, n % steps * DEPTH], bars.index(place), ring.index(place), pred=n < total)
 
 
+@gluon.jit
+def normed(x, weight, eps, x_row, E: gl.constexpr, WARPS: gl.constexpr):
+    """`rms_norm.py` bit for bit, of one row, which goes to shared memory; waits for the kernel ahead."""
+    lie: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 32, 1], [WARPS, 1, 1], [2, 1, 0])
+    part = gl.arange(0, E // 256, layout=gl.SliceLayout(1, gl.SliceLayout(2, lie)))
+    lane = gl.arange(0, 32, layout=gl.SliceLayout(0, gl.SliceLayout(2, lie)))
+    one = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, lie)))
+    at = gl.expand_dims(gl.expand_dims(part, 1), 2) * 256 + gl.expand_dims(gl.expand_dims(lane, 0), 2) * 8
+    at += gl.expand_dims(gl.expand_dims(one, 0), 1)
+    by = gl.load(weight + at)
+    wait_for_last()
+    row = gl.load(x + at)
+    # As there: eight numbers of a thread, its warp's threads, then the warps, as if they were threads of one.
+    sums = gl.sum(gl.sum(row * row, 2), 1)
+    sums = gl.convert_layout(sums, gl.BlockedLayout([1], [32], [WARPS], [0]))
+    mean = gl.div_rn(gl.sum(sums, 0), E * 1.0)
+    factor = gl.div_rn(1.0, gl.sqrt_rn(mean + eps))
+    x_row.store(gl.reshape((row * factor * by).to(gl.bfloat16), [E]))
+
+
 @gluon.jit(do_not_specialize=["num_rows"])
 def streamed(
-    x, w, y, num_rows, N, K,
+    x, w, y, norm, eps, num_rows, N, K, E: gl.constexpr,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, GATED: gl.constexpr,
     ADDED: gl.constexpr, SOON: gl.constexpr,
 ):  # fmt: skip
-    """A program takes every tile of COLUMNS weights whose number is its own modulo the number of programs."""
+    """A program takes every tile of COLUMNS weights whose number is its own modulo the number of programs.
+
+    E: 0, or as K where x is one row, float32, that `normed` has to make.
+    """
     if SOON:
         let_next()
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [COLUMNS // 16, 1], [16, 8])
     LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
     WIDE: gl.constexpr = 2 if GATED else 1
-    BYTES: gl.constexpr = (COLUMNS * WIDE + ROWS) * DEPTH * 2
+    BYTES: gl.constexpr = (COLUMNS * WIDE + (0 if E else ROWS)) * DEPTH * 2
     first, programs = gl.program_id(0), gl.num_programs(0)
     steps = K // DEPTH
     mine = (gl.cdiv(N, COLUMNS) - first + programs - 1) // programs
     total = mine * steps
     w_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES * WIDE, COLUMNS, DEPTH], w.layout)
-    x_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, DEPTH], x.layout)
+    if E:
+        PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        x_row = gl.allocate_shared_memory(gl.bfloat16, [E], PLAIN)
+        x_parts = x_row._reinterpret(gl.bfloat16, [E // DEPTH, DEPTH], PLAIN)
+    else:
+        x_ring = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, DEPTH], x.layout)
     bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(bars.index(i), count=1)
     fence_async_shared()
     for n in gl.static_range(STAGES):
         copy_weights(w, bars, w_ring, n, total, steps, N, first, programs, COLUMNS, DEPTH, STAGES, GATED, BYTES)
-    wait_for_last()
-    for n in gl.static_range(STAGES):
-        copy_rows(x, bars, x_ring, n, total, steps, DEPTH, STAGES)
+    if E:
+        normed(x, norm, eps, x_row, E, COLUMNS // 16)
+    else:
+        wait_for_last()
+        for n in gl.static_range(STAGES):
+            copy_rows(x, bars, x_ring, n, total, steps, DEPTH, STAGES)
     block = 0
     for turn in range(mine):
         acc = gl.zeros([COLUMNS, ROWS], gl.float32, SUMS)
         up = gl.zeros([COLUMNS, ROWS], gl.float32, SUMS)
-        for _ in range(steps):
+        for step in range(steps):
             place = block % STAGES
             mbarrier.wait(bars.index(place), (block // STAGES) & 1)
-            rows = x_ring.index(place).permute((1, 0)).load(RIGHT)
+            if E:
+                # The other rows that the instruction takes are the same again, and nobody's.
+                rows = gl.expand_dims(x_parts.index(step).load(gl.SliceLayout(1, RIGHT)), 1)
+                rows = rows.broadcast_to([DEPTH, ROWS])
+            else:
+                rows = x_ring.index(place).permute((1, 0)).load(RIGHT)
             acc = mma_v2(w_ring.index(place * WIDE).load(LEFT), rows, acc)
             if GATED:
                 up = mma_v2(w_ring.index(place * WIDE + 1).load(LEFT), rows, up)
             later = block + STAGES
             copy_weights(w, bars, w_ring, later, total, steps, N, first, programs, COLUMNS, DEPTH, STAGES, GATED, BYTES)
-            copy_rows(x, bars, x_ring, later, total, steps, DEPTH, STAGES)
+            if not E:
+                copy_rows(x, bars, x_ring, later, total, steps, DEPTH, STAGES)
             block += 1
         if not SOON:  # noqa: SIM102 - known when this is compiled; the other is not
             if turn == mine - 1:
@@ -121,16 +162,17 @@ def streamed(
         gl.store(at_y, acc.to(y.dtype.element_ty), mask=inside)
 
 
-def run_streamed(x: Any, w: Any, y: Any, way: Streamed, added: bool, gated: bool) -> Any:
-    """Fill y, or add to it; `w` and `y` as in `run_chain`."""
+def run_streamed(x: Any, w: Any, y: Any, way: Streamed, added: bool, gated: bool, norm: Any = None) -> Any:
+    """Fill y, or add to it; `w` and `y` as in `run_chain`. norm: of x, one row of float32 then, (weights, eps)."""
     if INTERPRETED:
         return run_chain(x, w, y, REFERENCE, None, added, gated)
     (rows, depth), columns = x.shape, y.shape[1]
     tile = max(8, triton.next_power_of_2(rows))
     tiles = triton.cdiv(columns, way.columns)
     streamed[(min(tiles, way.programs),)](
-        blocks(x, tile, way.depth), blocks(w, way.columns, way.depth), y, rows, columns, depth,
-        tile, way.columns, way.depth, way.stages, gated, added, way.soon, num_warps=way.columns // 16, **EARLY,
+        x if norm else blocks(x, tile, way.depth), blocks(w, way.columns, way.depth), y, *(norm or (y, 0.0)), rows,
+        columns, depth, depth if norm else 0, tile, way.columns, way.depth, way.stages, gated, added, way.soon,
+        num_warps=way.columns // 16, **EARLY,
     )  # fmt: skip
     return y
 

@@ -12,6 +12,7 @@ from zerokl.ops.choices import (
     BLOCKS,
     EACH_LEAF,
     LIBRARY_LEAVES,
+    NORMED_DEPTHS,
     REFERENCE,
     BlockGroups,
     Choices,
@@ -43,6 +44,7 @@ from zerokl.ops.triton.packed import unpacked
 from zerokl.ops.triton.packed_rows import run_packed
 from zerokl.ops.triton.persistent import run_persistent
 from zerokl.ops.triton.relay import run_relay
+from zerokl.ops.triton.rms_norm import rms_norm
 from zerokl.ops.triton.streamed import run_streamed
 from zerokl.ops.triton.streamed_rows import run_streamed_rows
 from zerokl.ops.triton.swiglu import swiglu
@@ -52,12 +54,16 @@ CHOICES = Choices()
 """Filled by `admit.admit` at start. A shape that was not admitted never reaches the library."""
 
 
-def linear(x: Any, weight: DeviceMatrix | PackedMatrix | PackedLeaves, bias: Any, residual: Any, wide: bool) -> Any:
+def linear(
+    x: Any, weight: DeviceMatrix | PackedMatrix | PackedLeaves, bias: Any, residual: Any, wide: bool, norm: Any = None
+) -> Any:
     """[T, K] -> [T, N], T a bucket; bf16, or float32 if `wide`. A residual is added to in its place, and returned."""
     columns, depth = weight.shape
     if x.shape[1] != depth:
         raise ShapeError(f"x must be [T, {depth}], not {list(x.shape)}")
-    x, added = narrow(x), residual is not None
+    if norm is not None and residual is None and not wide and takes_norm(x, weight, bias, norm):
+        return normed_linear(x, weight, norm)
+    x, added = narrow(x if norm is None else rms_norm(x, *norm)), residual is not None
     return fill(x, weight, residual if added else empty(x, columns, torch.float32 if wide else None), bias, added, wide)
 
 
@@ -81,8 +87,26 @@ def parts_of(x: Any, weight: PackedLeaves, by: Way | None = None) -> Any:
     return parts
 
 
-def gated_linear(x: Any, weight: DeviceMatrix | PackedMatrix, bias: Any) -> Any:
+def takes_norm(x: Any, weight: Any, bias: Any, norm: Any) -> bool:
+    """Whether a product may normalise x itself; with which way, CHOICES knows."""
+    plain = isinstance(weight, DeviceMatrix) and len(weight.ends) < 2 and bias is None
+    row = len(x) == 1 and x.dtype == torch.float32 != NARROW and weight.shape[1] in NORMED_DEPTHS
+    return plain and row and norm[0].data_ptr() % 16 == 0
+
+
+def normed_linear(x: Any, weight: Any, norm: Any, gated: bool = False) -> Any:
+    """linear(rms_norm(x)), or gated_linear of it, of one row."""
+    columns, depth = weight.shape
+    y = empty(x, columns // 2 if gated else columns, NARROW)
+    way = CHOICES.of(Shape(1, y.shape[1], depth, gated, normed=True))
+    return compute(way, x, weight.values, y, gated=gated, norm=norm)
+
+
+def gated_linear(x: Any, weight: DeviceMatrix | PackedMatrix, bias: Any, norm: Any = None) -> Any:
     """swiglu(linear(x)): [T, K] -> [T, N / 2]."""
+    if norm is not None and takes_norm(x, weight, bias, norm):
+        return normed_linear(x, weight, norm, gated=True)
+    x = x if norm is None else rms_norm(x, *norm)
     x, columns, depth = narrow(x), weight.shape[0] // 2, weight.shape[1]
     way = CHOICES.of(Shape(len(x), columns, depth, True, bias is not None, form=weight.form))
     return compute(way, x, operand(weight), empty(x, columns), bias, gated=True)
@@ -107,8 +131,13 @@ def compute(
     added: bool = False,
     gated: bool = False,
     ends: tuple[int, ...] = (),
+    norm: Any = None,
 ) -> Any:
-    """Fill y, or add to it, by one way; with several `ends`, by leaves. w: `operand`."""
+    """Fill y, or add to it, by one way; with several `ends`, by leaves. w: `operand`; norm: of x, (weights, eps)."""
+    if norm is not None:
+        if isinstance(way, Streamed):
+            return run_streamed(x, w, y, way, added, gated, norm)
+        x = rms_norm(x, *norm)
     if len(ends) > 1:
         return compute_leaves(way, x, w, y, ends, bias, added)
     if isinstance(w, PackedMatrix):
