@@ -58,3 +58,4 @@ mod validate;
 pub use allocator::Allocator;
 pub use json::fault as json_fault;
 pub use serve::{Limits, Server, StartError};
+pub use tokenizer::read_library;

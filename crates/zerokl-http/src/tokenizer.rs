@@ -9,6 +9,9 @@ use std::sync::{Arc, OnceLock};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use tokenizers::models::bpe::BPE;
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
+
 use crate::refusal::Refusal;
 use crate::template::{ChatTemplate, Rendered};
 use spelling::Spelling;
@@ -50,8 +53,7 @@ impl Tokenizer {
         };
         let special: Special = serde_json::from_str(&read("special_tokens.json")?)
             .map_err(|error| format!("special_tokens.json: {error}"))?;
-        let library = tokenizers::Tokenizer::from_bytes(read("tokenizer.json")?)
-            .map_err(|error| format!("tokenizer.json: {error}"))?;
+        let library = read_library(&read("tokenizer.json")?).map_err(|error| format!("tokenizer.json: {error}"))?;
         let template_source = read("chat_template.jinja")?;
         let template = ChatTemplate::new(&template_source, special.names.clone())
             .map_err(|why| refused_template(model, &format!("minijinja says: {why}")))?;
@@ -147,6 +149,16 @@ impl Tokenizer {
     }
 }
 
+/// A tokenizer.json. BPE, which most are, is read as such: as one of several models the library would hold the whole
+/// vocabulary and all merges in pieces first, which takes a third more time and 10 MB.
+pub fn read_library(json: &str) -> tokenizers::Result<tokenizers::Tokenizer> {
+    type Parts<M> = TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+    match serde_json::from_str::<Parts<BPE>>(json) {
+        Ok(found) => Ok(found.into()),
+        Err(_) => json.parse(),
+    }
+}
+
 fn refused_template(model: &str, why: &str) -> String {
     format!("the chat template of {model} can't be served by the Rust frontend: {why}. Use --frontend python")
 }
@@ -165,5 +177,33 @@ impl Names {
 
     pub fn of(&self, token: i32) -> Arc<str> {
         if self.as_ids { format!("token_id:{token}").into() } else { self.tokenizer.token_text(token) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_the_library_reads_it() {
+        let vocabulary = r#""vocab":{"a":0,"b":1,"ab":2,"<s>":3}"#;
+        for model in [
+            format!(r#"{{"type":"BPE","ignore_merges":true,{vocabulary},"merges":["a b"]}}"#),
+            format!(r#"{{"byte_fallback":true,{vocabulary},"merges":[["a","b"]]}}"#),
+            format!(r#"{{"type":"WordLevel","unk_token":"a",{vocabulary}}}"#),
+        ] {
+            let flags = r#""single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true"#;
+            let added = format!(r#"{{"id":3,"content":"<s>",{flags}}},{{"id":9,"content":"new",{flags}}}"#);
+            let json = format!(r#"{{"version":"1.0","added_tokens":[{added}],"decoder":null,"model":{model}}}"#);
+            let (ours, theirs) =
+                (read_library(&json).expect("one"), json.parse::<tokenizers::Tokenizer>().expect("one"));
+            assert_eq!(ours.to_string(false).ok(), theirs.to_string(false).ok());
+            assert_eq!(ours.token_to_id("new"), Some(4), "after the vocabulary, as the library numbers it");
+        }
+        let bad = r#"{"version":"1.0","model":{"type":"unheard of"}}"#;
+        assert_eq!(
+            read_library(bad).err().map(|error| error.to_string()),
+            bad.parse::<tokenizers::Tokenizer>().err().map(|error| error.to_string())
+        );
     }
 }

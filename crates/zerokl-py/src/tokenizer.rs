@@ -16,7 +16,7 @@ impl Tokenizer {
     /// ValueError for a file that the library refuses.
     #[new]
     fn new(py: Python<'_>, json: &str) -> PyResult<Self> {
-        py.detach(|| json.parse()).map(Self).map_err(refused)
+        py.detach(|| zerokl_http::read_library(json)).map(Self).map_err(refused)
     }
 
     fn encode(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<u32>> {
