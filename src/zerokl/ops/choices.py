@@ -405,7 +405,7 @@ def leaf_candidates(shape: Shape) -> list[Way]:
     large = fits and shape.rows >= LEAF_TILES_FROM
     tiles = [LEAF_TILES] if large else []
     is_even = len(set(lengths)) == 1
-    groups = [LEAF_GROUPS] if large and is_even and len(lengths) in (2, 4, 8) else []
+    groups = [LEAF_GROUPS] if large and is_even and in_groups(shape, lengths[0]) else []
     library = [LIBRARY_LEAVES] if shape.rows > LIBRARY_FROM and is_even else []
     return [*streamed_rows(shape), *groups, *library, *tiles, leaf_fallback(shape), REFERENCE_LEAVES]
 
@@ -420,6 +420,12 @@ def warp_row(shape: Shape) -> list[Way]:
     deep, other, gated = WARP_ROW_TABLE[shape.form.rstrip("/")]
     way = gated if shape.gated else deep if shape.depth > shape.columns else other
     return [way] if lengths[0] % (64 * way.tiles) == shape.columns % (16 * way.panels) == 0 else []
+
+
+def in_groups(shape: Shape, length: int) -> bool:
+    """Leaves have two steps at least. If two are rounded to bf16, the compiler makes one product wait for the other."""
+    leaves = len(shape.ends)
+    return length >= 2 * LEAF_TILES.depth and (leaves in (4, 8) or (leaves == 2 and (shape.added or shape.wide)))
 
 
 def leaf_fallback(shape: Shape) -> Schedule:
