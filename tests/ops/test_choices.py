@@ -9,6 +9,7 @@ from zerokl.ops.choices import (
     BLOCKS,
     EACH_LEAF,
     GATED_GROUPS,
+    LEAF_GROUPS,
     LIBRARY,
     NORMED,
     NORMED_GATED,
@@ -87,6 +88,21 @@ def test_leaves_are_streamed_if_there_are_2_4_or_8_equal_ones_of_whole_steps():
     assert not ways(512, 1024, 1536)
     assert not ways(512, 1536)
     assert not ways(80, 160)
+
+
+def test_leaves_of_many_rows_are_summed_by_groups_of_warps_where_that_kernel_has_room_for_them():
+    def in_groups(*ends: int, **shape: bool) -> bool:
+        return LEAF_GROUPS in candidates(Shape(512, 4096, ends[-1], ends=ends, **shape))
+
+    assert in_groups(2048, 4096, added=True)
+    assert in_groups(2048, 4096, wide=True)
+    assert not in_groups(2048, 4096)
+    assert in_groups(*range(512, 4097, 512))
+    assert in_groups(*range(1024, 4097, 1024))
+    assert in_groups(128, 256, added=True)
+    assert not in_groups(64, 128, added=True)
+    assert not in_groups(1024, 4096, added=True)
+    assert not in_groups(2048, 4096, added=True, biased=True)
 
 
 def test_one_row_of_a_packed_weight_has_a_warp_for_each_of_2_4_or_8_equal_leaves_of_whole_copies():
