@@ -6,9 +6,16 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """`from zerokl import LLM`, without loading the engine for those who only want the version."""
     if name == "LLM":
-        _load_numpy()
-        from zerokl.llm import LLM
+        import gc
 
+        collects = gc.isenabled()
+        gc.disable()  # nothing that is loaded is garbage, and looking for some takes 5 ms
+        try:
+            _load_numpy()
+            from zerokl.llm import LLM
+        finally:
+            if collects:
+                gc.enable()
         return LLM
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -26,10 +26,9 @@ ROWS, EMBEDDING, HEADS, KV_HEADS, HEAD_SIZE, VOCABULARY, PAGE_SIZE = 5, 72, 4, 2
 """Odd enough to have tails: 72 and 24 are no multiples of 16, 2,100 ids are two blocks of 1,024 and a part."""
 
 
-@cache
 def known_answer_digest() -> str:
-    """Hex sha256 of every operation's answers on this machine, for the fingerprint."""
-    return digest_of(known_answers())
+    """Hex sha256 of every operation's answers on this machine, for the fingerprint. Raises EngineError as verifying."""
+    return verify_known_answers()
 
 
 def digest_of(answers: Mapping[str, str]) -> str:
@@ -38,9 +37,11 @@ def digest_of(answers: Mapping[str, str]) -> str:
 
 
 @cache
-def verify_known_answers(family: str = "cpu") -> None:
-    """Raise EngineError that names the operations whose bits aren't the committed ones."""
-    compare_known_answers(known_answers(), family)
+def verify_known_answers(family: str = "cpu") -> str:
+    """The answers' digest, once computed. Raises EngineError that names the operations whose bits aren't committed."""
+    found = known_answers()
+    compare_known_answers(found, family)
+    return digest_of(found)
 
 
 def compare_known_answers(found: Mapping[str, str], family: str) -> None:
