@@ -62,6 +62,12 @@ def test_a_step_lies_in_its_bucket_and_padding_is_nobody(spans):
     assert packed.is_short == (packed.layout.items[0].long == 0)
 
 
+@pytest.mark.parametrize(("spans", "is_short"), [([(0, 1), (700, 1)], True), ([(0, 1), (700, 2)], False)])
+def test_a_short_step_has_single_tokens_only(spans, is_short):
+    """Two tokens of a segment would fit a short tile as well, but one must see the other's key of this very step."""
+    assert pack_step(segments_of(spans), {}, CAPACITY, buffer()).is_short is is_short
+
+
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(spans, st.sampled_from([0, 3, 10_000]), st.sampled_from([16, 64, 128]), st.sampled_from([1, 3, 4, 16]))
 def test_work_lists_give_each_row_each_key_once(spans, max_parts, tile_rows, group):

@@ -54,6 +54,8 @@ class Work(Struct, frozen=True):
     short_grid: int
     segments: int
     """How many there may be."""
+    is_single: bool = False
+    """Each has one token, and they see no other's of this step."""
 
 
 def work_lists(

@@ -75,7 +75,7 @@ class Capacity(Struct, frozen=True):
         return bucket_of(min(self.max_segments, self.max_tokens), TOKEN_BUCKETS)
 
     def layout(self, tokens: int, is_short: bool) -> Layout:
-        """Room for steps of a bucket; with `is_short`, for those without long items."""
+        """Room for steps of a bucket; with `is_short`, for those of single tokens without long items."""
         segments = min(tokens, self.max_segments)
         return Layout(
             tokens=tokens,

@@ -99,6 +99,7 @@ class LayerPools:
             long_grid=layout.items[kind].long,
             short_grid=layout.short_programs(kind),
             segments=layout.segments,
+            is_single=layout.is_short,
         )
         first = kind * layout.table_width
         table = arrays["page_table"][:, first : first + layout.table_width]

@@ -37,7 +37,7 @@ class Packed(Struct, frozen=True):
 
     layout: Layout
     is_short: bool
-    """No long item: the step may run a graph without their launch."""
+    """Single tokens, no long item: the step may run a graph without their launch."""
     used: int
     """Integers of the buffer that count."""
     row_starts: I32
@@ -57,7 +57,8 @@ def pack_step(segments: Sequence[Segment], places: Mapping[RequestId, int], capa
     name_pending(tokens, segments, ragged.row_starts, places)
     lists = [lists_of(ragged, kind, capacity) for kind in capacity.kinds]
     bucket = bucket_of(len(tokens), TOKEN_BUCKETS)
-    is_short = not any(len(one.long) for one in lists) and bucket <= capacity.short_tokens
+    is_single = len(tokens) == len(segments)
+    is_short = is_single and not any(len(one.long) for one in lists) and bucket <= capacity.short_tokens
     layout = capacity.layout(bucket, is_short)
     views = views_of(layout, buffer)
     padded(views["tokens"], tokens, 0)

@@ -31,8 +31,10 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from zerokl.ops.triton import attention_groups as groups
+from zerokl.ops.triton.attention_rows import attend_rows
 from zerokl.ops.triton.bias import distance_table
 from zerokl.ops.triton.numbers import EARLY, INTERPRETED, begin, fold64, tanh
+from zerokl.ops.triton.rope import Unturned, turned_and_stored
 from zerokl.ops.work import CHUNK, ITEM, LONG_ROWS, SHORT_ROWS
 
 BLOCK = tl.constexpr(64)
@@ -308,6 +310,10 @@ def attention(q: Any, kv: Any, scale: float, after: float = 0.0, window: int = 0
 
     `scale`, `after`: of `ops.attention.score_factors`; `bias`: (queries' part [T, H, B], profile [B, extent]).
     """
+    if isinstance(q, Unturned):
+        if not (after or window or bias):
+            return attend_rows(*q, scale)
+        q = turned_and_stored(*q)
     tokens, heads, size = q.shape
     key_heads, work = kv.k.shape[1], kv.ragged.work
     y = torch.empty((tokens, heads * size), dtype=q.dtype, device=q.device)

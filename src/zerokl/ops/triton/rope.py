@@ -15,7 +15,7 @@ Frozen      8 heads per program and 4 warps: the norm's reduction depends on the
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ import triton
 import triton.language as tl
 
 from zerokl.errors import ShapeError
-from zerokl.ops.triton.numbers import EARLY, begin
+from zerokl.ops.triton import attention_rows as rows
+from zerokl.ops.triton.numbers import EARLY, INTERPRETED, begin
 
 HEADS = 8
 MANY_ROWS = 512
@@ -224,7 +225,31 @@ def uploaded(inv_freq: bytes, device: str) -> Any:
 def rotate_and_store(
     qkv: Any, kv: Any, turns: tuple[Any, Any], num_heads: int, q_norm: Any, k_norm: Any, eps: float
 ) -> Any:
-    """Queries [T, H, D]; this step's keys and values are in the cache."""
+    """Queries [T, H, D]; this step's keys and values are in the cache.
+
+    Or, where a step's few tokens are turned and attend in one kernel, what `attention` takes in their place.
+    """
+    if not INTERPRETED and rows.serves(qkv, kv, turns, num_heads):
+        return Unturned(qkv, kv, turns, num_heads, q_norm, k_norm, eps)
+    return turned_and_stored(qkv, kv, turns, num_heads, q_norm, k_norm, eps)
+
+
+class Unturned(NamedTuple):
+    """The arguments of `rotate_and_store`, put off."""
+
+    qkv: Any
+    kv: Any
+    turns: tuple[Any, Any]
+    num_heads: int
+    q_norm: Any
+    k_norm: Any
+    eps: float
+
+
+def turned_and_stored(
+    qkv: Any, kv: Any, turns: tuple[Any, Any], num_heads: int, q_norm: Any, k_norm: Any, eps: float
+) -> Any:
+    """Queries, at once."""
     key_heads, size = kv.k.shape[1], kv.k.shape[3]
     if size & (size - 1):
         raise ShapeError(f"on the GPU the size of a head is a power of two, not {size} numbers")
