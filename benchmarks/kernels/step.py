@@ -1,6 +1,6 @@
 """Where the time of one decode step, and of one prefill, goes: per operation, against the machine's ceilings.
 
-    .venv/bin/python benchmarks/kernels/step.py MODEL [--sequences 1 8 16] [--prefill 512] [--json result.json]
+    .venv/bin/python benchmarks/kernels/step.py MODEL [--sequences 1 8 16] [--prefill 512] [--isa avx2] [--json result.json]
 
 The engine runs as a server runs it. Each operation's time is what the tape (`ops/tape.py`) counted, in medians of the
 faster half of steps, because what else runs only slows them down; its floor is what reading its weights and keys once,
@@ -37,6 +37,8 @@ NUMBERS = itertools.count(1)
 
 def main() -> None:
     options = arguments()
+    if options.isa:
+        _native.set_isa(options.isa)
     config = Config(
         model=options.model,
         dtype=options.dtype,
@@ -70,6 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isa", help="the best there is, unless given")
     parser.add_argument("--pin", action="store_true")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()

@@ -4,8 +4,8 @@ pub mod fp8;
 pub mod gguf;
 pub mod nvfp4;
 
-use crate::arch::Lanes;
 pub use crate::arch::widen_f16;
+use crate::arch::{Lanes, Line};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -75,6 +75,8 @@ pub trait Stored: Copy + Default + Send + Sync + 'static {
     const SUMMED: bool = false;
     /// Products of many rows read it as it is; else it is unpacked for them, once per tile.
     const SHARED: bool = false;
+    /// Its pieces are lines as `Lanes::bf16_chains` reads them.
+    const BF16: bool = false;
     /// What the numbers of a group share.
     type Scales<L: Lanes>: Copy;
 
@@ -83,6 +85,11 @@ pub trait Stored: Copy + Default + Send + Sync + 'static {
     fn word<L: Lanes>(&self, index: usize) -> L;
     /// The numbers of one k, as f32. Called for k = 0, 1, .. WORD - 1, each once: it may move the word on.
     fn number<L: Lanes>(word: &mut L, k: usize, scales: Self::Scales<L>) -> L;
+    /// Where BF16: the lines.
+    #[inline(always)]
+    fn lines(_: &[Self]) -> &[Line] {
+        &[]
+    }
     /// Where SUMMED: the running sum and a group's chain.
     #[inline(always)]
     fn join<L: Lanes>(_: Self::Scales<L>, chain: L, _: L) -> L {
@@ -118,9 +125,7 @@ pub struct F16Piece([u16; 16]);
 
 /// Two k: the even one in the low halves, the odd one in the high halves. So one whole cache line is loaded, and a shift
 /// or a mask widens it: converting 16 bf16 at a time took a tenth of the time of a large product.
-#[derive(Clone, Copy, Default)]
-#[repr(C, align(64))]
-pub struct Bf16Piece([u32; 16]);
+pub type Bf16Piece = Line;
 
 impl F32Piece {
     #[inline(always)]
@@ -183,6 +188,7 @@ impl Stored for Bf16Piece {
     const STEP: usize = 2;
     const SHARED: bool = true;
     const WORD: usize = 2;
+    const BF16: bool = true;
     type Scales<L: Lanes> = ();
     #[inline(always)]
     fn scales<L: Lanes>(&self, _: usize) {}
@@ -193,6 +199,10 @@ impl Stored for Bf16Piece {
     #[inline(always)]
     fn number<L: Lanes>(word: &mut L, k: usize, (): ()) -> L {
         if k == 0 { word.shift_left::<16>() } else { word.and_bits(0xffff_0000) }
+    }
+    #[inline(always)]
+    fn lines(pieces: &[Self]) -> &[Line] {
+        pieces
     }
     fn get(&self, k: usize, lane: usize) -> f32 {
         widen_bf16((self.0[lane] >> (16 * k)) as u16)

@@ -66,6 +66,13 @@ fn start(threads: usize, count: usize, in_ranges: bool, task: impl Fn(usize) + S
     }
 }
 
+/// Says that there will be work for so many threads very soon: who sleeps wakes meanwhile.
+pub fn wake(threads: usize) {
+    if let Ok(workers) = WORKERS.try_lock() {
+        workers.iter().take(threads.saturating_sub(1)).for_each(Worker::wake);
+    }
+}
+
 /// Held while a job runs, so there is one job at a time.
 static WORKERS: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
 

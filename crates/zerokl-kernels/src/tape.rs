@@ -19,6 +19,7 @@ use crate::embedding::embedding;
 use crate::heads::{Norms, Projected, rotate_and_store};
 use crate::linear::{Epilogue, gated_linear, linear};
 use crate::matrix::Matrix;
+use crate::pool;
 use crate::rms_norm::rms_norm;
 use crate::rope::rope_table;
 use crate::sm90;
@@ -156,6 +157,8 @@ impl<W: AsRef<Matrix>> Tape<W> {
         inputs: &[&[f32]],
         outputs: Vec<&mut [f32]>,
     ) -> Result<(), String> {
+        // Between two steps workers fall asleep, and the first operations are small.
+        pool::wake(cpu.threads);
         let Tape { numerics, ops, widths, places, buffers, times } = self;
         let as_gpu = *numerics == Numerics::Sm90;
         let outputs = outputs.into_iter().map(Some).collect();

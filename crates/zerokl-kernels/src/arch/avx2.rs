@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, LANES, Lanes};
+use super::avx2_blocks;
+use super::{Kernel, LANES, Lanes, Line};
 
 #[derive(Clone, Copy)]
 pub struct Avx2(__m256, __m256);
@@ -63,6 +64,7 @@ impl Avx2 {
 impl Lanes for Avx2 {
     type Mask = (__m256, __m256);
     const REGISTERS: usize = 2;
+    const BF16_CHAINS: bool = true;
 
     #[inline(always)]
     fn call<K: Kernel>(kernel: K) -> K::Output {
@@ -227,6 +229,17 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn float_to_integer(self) -> Self {
         avx2!(Avx2(_mm256_castsi256_ps(_mm256_cvttps_epi32(self.0)), _mm256_castsi256_ps(_mm256_cvttps_epi32(self.1)),))
+    }
+
+    #[inline(always)]
+    fn bf16_chains<const G: usize>(
+        panels: [&[Line]; 3],
+        x: &[[f32; G]],
+        row: usize,
+        ask: [[*const Line; 2]; 2],
+        acc: &mut [[f32; LANES]; 12],
+    ) {
+        avx2!(avx2_blocks::bf16_chains(panels, x, row, ask, acc));
     }
 
     #[inline(always)]

@@ -17,6 +17,8 @@ mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_blocks;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -29,6 +31,11 @@ pub use transpose::transpose_4x4;
 
 /// The virtual width. Reductions keep this many lanes by index mod 16, whatever the machine has.
 pub const LANES: usize = 16;
+
+/// The bits of a cache line.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(64))]
+pub struct Line(pub [u32; LANES]);
 
 /// Sixteen f32 lanes. Implementations use nothing wider than what their instruction set was detected to have.
 ///
@@ -93,6 +100,21 @@ pub trait Lanes: Copy {
     fn look_up(self, table: Self) -> Self;
     /// Integer lanes: self + the sum over the four bytes of `unsigned[b] * signed[b]`, exactly (and wrapping).
     fn dot_bytes(self, unsigned: Self, signed: Self) -> Self;
+
+    /// Whether `bf16_chains` is there: a body by hand for what the compiler does badly.
+    const BF16_CHAINS: bool = false;
+    /// acc[r][p] = fma(weights of panel p, x[k][row + r], acc[r][p]) for rising k, of 4 rows and 3 panels. A line has two k:
+    /// the even one in the low halves, as bf16. `ask`: what to ask for ahead, line by line, in each of two walks.
+    #[inline(always)]
+    fn bf16_chains<const G: usize>(
+        _panels: [&[Line]; 3],
+        _x: &[[f32; G]],
+        _row: usize,
+        _ask: [[*const Line; 2]; 2],
+        _acc: &mut [[f32; LANES]; 12],
+    ) {
+        unreachable!("not without BF16_CHAINS");
+    }
 
     /// The fixed tree: (i, i+8), (i, i+4), (i, i+2), (i, i+1).
     #[inline(always)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::tile::Multiply;
-use crate::arch::{Lanes, prefetch_at, prefetch_line};
+use crate::arch::{LANES, Lanes, Line, prefetch_at, prefetch_line};
 use crate::formats::Stored;
 use crate::matrix::pieces;
 
@@ -30,6 +30,7 @@ pub struct Exact<'a, W> {
 impl<W: Stored> Multiply for Exact<'_, W> {
     const INTEGER: bool = false;
     const ONE_ROW: bool = !W::SHARED;
+    const BF16: bool = W::BF16;
 
     #[inline(always)]
     fn chains<L: Lanes, const G: usize, const R: usize, const P: usize>(
@@ -49,6 +50,13 @@ impl<W: Stored> Multiply for Exact<'_, W> {
         let panels: [&[W]; P] = std::array::from_fn(|p| &self.panels[(panel + p) * pieces..][block.clone()]);
         let panels = panels.map(|panel| &panel[..x.len().div_ceil(W::STEP)]);
         let (whole, rest) = x.split_at(x.len() / W::STEP * W::STEP);
+        if const { L::BF16_CHAINS && W::BF16 && R == 4 && P == 3 } {
+            by_hand(panels.map(W::lines), P * pieces, whole, row, &mut acc);
+            if !rest.is_empty() {
+                one_piece(rest, row, panels, whole.len() / W::STEP, &mut acc);
+            }
+            return acc;
+        }
         let (length, ahead) = (panels[0].len(), (ahead(P) / (P * size_of::<W>())).max(1));
         // From the end of these panels' block to the start of the next ones'.
         let jump = P * pieces - length;
@@ -59,7 +67,7 @@ impl<W: Stored> Multiply for Exact<'_, W> {
                 if size_of::<W>() <= 64 { prefetch_line(at) } else { prefetch_at(at, size_of::<W>()) }
             }
             if G >= 4 {
-                // Another thread has just interleaved the rows: from its cache, line after line took 26 ns each.
+                // Of many rows another thread has interleaved some: from its cache, line after line took 26 ns each.
                 prefetch_line(x.as_ptr().wrapping_add(ROWS_AHEAD / (4 * G)));
             }
             one_piece(x, row, panels, piece, &mut acc);
@@ -69,6 +77,60 @@ impl<W: Stored> Multiply for Exact<'_, W> {
         }
         acc
     }
+}
+
+/// The same for 4 rows and 3 panels of whole pairs, which are two walks through them.
+#[inline(always)]
+fn by_hand<L: Lanes, const G: usize, const R: usize, const P: usize>(
+    panels: [&[Line]; P],
+    stride: usize,
+    x: &[[f32; G]],
+    row: usize,
+    acc: &mut [[L; P]; R],
+) {
+    let mut numbers = [[0.0; LANES]; 12];
+    for (numbers, acc) in numbers.iter_mut().zip(acc.as_flattened()) {
+        acc.store(numbers);
+    }
+    let length = x.len() / 2;
+    let near = (PAIRS_AHEAD / G).min(length);
+    for part in [0..length - near, length - near..length] {
+        let ask = [0, 1].map(|half| asked::<G, R, P>(panels, stride, &part, near, 2 * row / R + half));
+        let panels = std::array::from_fn(|p| &panels[p][part.clone()]);
+        L::bf16_chains(panels, &x[2 * part.start..2 * part.end], row, ask, &mut numbers);
+    }
+    for (numbers, acc) in numbers.iter().zip(acc.as_flattened_mut()) {
+        *acc = L::load(numbers);
+    }
+}
+
+/// Rows times the pairs of k that a walk is ahead of itself, where it asks for its own panels.
+const PAIRS_AHEAD: usize = 384;
+
+/// What a walk of the 2 G / R through these panels asks for on a part of its way. The first two ask for what they will need
+/// themselves, as a thread has to begin somewhere, and the others share the next panels, `stride` on, evenly: all of it at
+/// once was more than memory gives. Few rows have no others.
+#[inline(always)]
+fn asked<const G: usize, const R: usize, const P: usize>(
+    panels: [&[Line]; P],
+    stride: usize,
+    part: &Range<usize>,
+    near: usize,
+    walk: usize,
+) -> [*const Line; 2] {
+    let (length, others) = (panels[0].len(), 2 * G / R - 1);
+    let own = |panel: &[Line]| {
+        let to = part.start + near;
+        panel.as_ptr().wrapping_add(if to < length { to } else { to + stride - length })
+    };
+    let next = |share: usize| panels.get(share).map(|panel| panel.as_ptr().wrapping_add(stride + part.start));
+    let nothing = panels[0].as_ptr();
+    if walk == 0 {
+        return [own(panels[0]), own(panels[1])];
+    }
+    let share = (walk - 1) * P / others..walk * P / others;
+    let first = if share.is_empty() || G == R { None } else { next(share.start) };
+    [first.unwrap_or(nothing), if walk == 1 { own(panels[2]) } else { nothing }]
 }
 
 /// The numbers of a piece, or its first ones. (Loops, not `array::map`: its closure was not always inlined, and lanes

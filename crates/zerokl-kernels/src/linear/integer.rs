@@ -111,6 +111,7 @@ pub struct Integer<'a, C> {
 impl<C: Codes> Multiply for Integer<'_, C> {
     const INTEGER: bool = true;
     const ONE_ROW: bool = !C::SHARED;
+    const BF16: bool = false;
 
     #[inline(always)]
     fn chains<L: Lanes, const G: usize, const R: usize, const P: usize>(

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::exact::Exact;
 use super::integer::{Integer, Rounded};
-use super::rows::{Rows, with_interleaved};
+use super::rows::{Interleaved, Rows, with_interleaved};
 use super::tile::{Multiply, Outcome, TileProduct};
 use super::unpack::{DEPTH, Group, Unpack, UnpackCodes};
 use super::{Epilogue, Part};
@@ -19,7 +19,7 @@ use crate::tiles::Tile;
 pub struct Inputs<'a> {
     weight: &'a Matrix,
     part: &'a Part<'a>,
-    interleaved: &'a [f32],
+    interleaved: &'a Interleaved<'a>,
     rounded: &'a Rounded,
 }
 
@@ -46,7 +46,7 @@ pub fn with_inputs<R>(
         }
         let rounded = &*rounded;
         if weight.shards.iter().all(|shard| shard.integer) {
-            return run(&Inputs { weight, part, interleaved: &[], rounded });
+            return run(&Inputs { weight, part, interleaved: &Interleaved::Done(&[]), rounded });
         }
         with_interleaved(cpu, x, |interleaved| run(&Inputs { weight, part, interleaved, rounded }))
     })
@@ -57,7 +57,7 @@ impl Inputs<'_> {
     pub fn product(&self, cpu: Cpu, shard: &Shard, first: usize, epilogue: Epilogue<'_>, tile: &mut Tile<'_, f32>) {
         let mut task = Task { cpu, inputs: self, shard, first, epilogue, tile };
         if !shard.integer {
-            return with_panels!(&shard.panels, panels => task.exact(panels));
+            return with_panels!(&shard.panels, panels => self.interleaved.with(|x| task.exact(x, panels)));
         }
         match &shard.panels {
             Panels::Q4_0(panels) => LONG.with_borrow_mut(|scratch| task.integer(panels, scratch)),
@@ -84,8 +84,8 @@ struct Task<'a, 'o> {
 }
 
 impl Task<'_, '_> {
-    fn exact<W: Stored>(&mut self, panels: &[W]) {
-        let (x, depth, given) = (self.inputs.interleaved, self.depth(), self.inputs.part.k.clone());
+    fn exact<W: Stored>(&mut self, x: &[f32], panels: &[W]) {
+        let (depth, given) = (self.depth(), self.inputs.part.k.clone());
         if W::SHARED || self.tile.rows.len() == 1 {
             return self.run(Exact { x, given: given.clone(), panels, first: 0, held: 0..depth }, given);
         }

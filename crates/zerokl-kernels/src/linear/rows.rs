@@ -9,6 +9,7 @@
 //! 8.2 ms where groups of 4, 2 and 1 took 18, and each size is a body to compile.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::arch::{prefetch_line, transpose_4x4};
 use crate::cpu::Cpu;
@@ -22,6 +23,38 @@ pub const TILE_ROWS: usize = 2 * GROUP;
 thread_local! {
     /// The rows of the current call, kept between calls so that nothing is allocated per step.
     static INTERLEAVED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// The same of a call's few rows, and which call it was.
+    static OWN: RefCell<(u64, Vec<f32>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// How many calls there were with few rows.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// The rows of a call, for its tasks.
+pub enum Interleaved<'a> {
+    Done(&'a [f32]),
+    /// Each thread does it for itself: two threads have few rows sooner so than one has them for both.
+    Own {
+        rows: Rows<'a>,
+        call: u64,
+    },
+}
+
+impl Interleaved<'_> {
+    pub fn with<R>(&self, run: impl FnOnce(&[f32]) -> R) -> R {
+        match *self {
+            Interleaved::Done(rows) => run(rows),
+            Interleaved::Own { rows, call } => OWN.with_borrow_mut(|(done, numbers)| {
+                let length = room(rows.count()) * rows.depth;
+                if *done != call {
+                    numbers.resize(numbers.len().max(length), 0.0);
+                    interleave_tile(rows, 0, &mut numbers[..length]);
+                    *done = call;
+                }
+                run(&numbers[..length])
+            }),
+        }
+    }
 }
 
 /// The rows of a matrix [N, K], all of them or those that are picked, in that order.
@@ -54,9 +87,12 @@ impl<'a> Rows<'a> {
 }
 
 /// Calls `run` with the rows, interleaved.
-pub fn with_interleaved<R>(cpu: Cpu, rows: Rows<'_>, run: impl FnOnce(&[f32]) -> R) -> R {
+pub fn with_interleaved<R>(cpu: Cpu, rows: Rows<'_>, run: impl FnOnce(&Interleaved<'_>) -> R) -> R {
     if rows.count() == 1 {
-        return run(rows.row(0));
+        return run(&Interleaved::Done(rows.row(0)));
+    }
+    if rows.count() <= TILE_ROWS {
+        return run(&Interleaved::Own { rows, call: CALLS.fetch_add(1, Relaxed) + 1 });
     }
     INTERLEAVED.with_borrow_mut(|scratch| {
         let length = room(rows.count()) * rows.depth;
@@ -65,7 +101,7 @@ pub fn with_interleaved<R>(cpu: Cpu, rows: Rows<'_>, run: impl FnOnce(&[f32]) ->
         }
         let out = &mut scratch[..length];
         interleave(cpu, rows, out);
-        run(out)
+        run(&Interleaved::Done(out))
     })
 }
 
@@ -92,21 +128,23 @@ pub fn room(rows: usize) -> usize {
 
 fn interleave(cpu: Cpu, rows: Rows<'_>, out: &mut [f32]) {
     let depth = rows.depth;
-    cpu.for_chunks(out, (TILE_ROWS * depth).max(1), |index, mut chunk| {
-        let mut first = index * TILE_ROWS;
-        let end = rows.count().min(first + TILE_ROWS);
-        while first < end {
-            let group = group_size(end - first);
-            let (to, rest) = chunk.split_at_mut(group * depth);
-            match group {
-                GROUP => transpose::<GROUP>(rows, first, to),
-                8 => transpose::<8>(rows, first, to),
-                4 => transpose::<4>(rows, first, to),
-                _ => to.copy_from_slice(rows.row(first)),
-            }
-            (first, chunk) = (first + group, rest);
+    cpu.for_chunks(out, (TILE_ROWS * depth).max(1), |index, to| interleave_tile(rows, index * TILE_ROWS, to));
+}
+
+/// The rows of one tile, from `first` on.
+fn interleave_tile(rows: Rows<'_>, mut first: usize, mut to: &mut [f32]) {
+    let end = rows.count().min(first + TILE_ROWS);
+    while first < end {
+        let group = group_size(end - first);
+        let (part, rest) = to.split_at_mut(group * rows.depth);
+        match group {
+            GROUP => transpose::<GROUP>(rows, first, part),
+            8 => transpose::<8>(rows, first, part),
+            4 => transpose::<4>(rows, first, part),
+            _ => part.copy_from_slice(rows.row(first)),
         }
-    });
+        (first, to) = (first + group, rest);
+    }
 }
 
 /// R rows (4, 8 or 12), from `start` on, to one array of R per k: a cache line of each row after the other, in squares of

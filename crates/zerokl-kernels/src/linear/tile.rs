@@ -20,6 +20,8 @@ pub trait Multiply {
     const INTEGER: bool;
     /// Made for one row only: more rows share what `unpack.rs` makes, whose kernels are the same for all formats.
     const ONE_ROW: bool;
+    /// Weights as `Lanes::bf16_chains` reads them.
+    const BF16: bool;
 
     /// Chains of R rows and P panels taken on over a block of K. The rows are `row ..` of the G that start at `group`.
     fn chains<L: Lanes, const G: usize, const R: usize, const P: usize>(
@@ -125,7 +127,14 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
             // Accumulators: at least 8 against the latency of an fma; of 32 registers at most 24 and two for each panel
             // (4 by 6 left some in memory: a third of the speed), or 8 of 16; integer ones as many again. `if const`: what
             // is never run is not even compiled.
-            if const { L::REGISTERS > 1 } {
+            if const { L::BF16_CHAINS && M::BF16 } {
+                match group {
+                    GROUP => self.panels::<L, GROUP, 4, 3>(start, waiting, k),
+                    8 => self.panels::<L, 8, 4, 3>(start, waiting, k),
+                    4 => self.panels::<L, 4, 4, 3>(start, waiting, k),
+                    _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
+                }
+            } else if const { L::REGISTERS > 1 } {
                 match group {
                     GROUP => self.panels::<L, GROUP, 4, 1>(start, waiting, k),
                     8 => self.panels::<L, 8, 4, 1>(start, waiting, k),
