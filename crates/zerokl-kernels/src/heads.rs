@@ -11,7 +11,7 @@
 
 use std::cell::RefCell;
 
-use crate::arch::{Kernel, Lanes};
+use crate::arch::{Kernel, LANES, Lanes, prefetch_line};
 use crate::attention::{PoolMut, Shape, prefetch_slot, store_rows};
 use crate::cpu::Cpu;
 use crate::rms_norm;
@@ -36,6 +36,9 @@ pub struct Norms<'a> {
     pub eps: f32,
 }
 
+/// Rows that one thread turns while they are still in the first level caches.
+const FEW: usize = 16;
+
 thread_local! {
     /// Turned keys on their way to the cache.
     static KEYS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
@@ -58,6 +61,10 @@ pub fn rotate_and_store(
     }
     if let Some(&slot) = step.slots.first() {
         prefetch_slot(shape, &pools.0, slot);
+    }
+    if rows <= FEW {
+        // Half of them, keys and values among them, are in another thread's cache.
+        step.qkv.chunks(LANES).for_each(|line| prefetch_line(line.as_ptr()));
     }
     let part = Part { step, width, size, first: 0, heads, norm: step.norms.map(|norms| (norms.q, norms.eps)) };
     part.turn(cpu, q);

@@ -70,7 +70,7 @@ fn by_shards(cpu: Cpu, x: &[f32], part: &Part<'_>, weight: &Matrix, epilogue: Ep
     let columns: Vec<Range<usize>> = cuts.iter().map(|cut| cut.outputs.clone()).collect();
     with_inputs(cpu, Rows::all(x, x.len() / rows), part, weight, |inputs| {
         cpu.for_cut_tiles(out, weight.rows, TILE_ROWS, &columns, |cut, tile| {
-            inputs.product(cpu, cuts[cut].shard, cuts[cut].first, epilogue, tile);
+            inputs.product(cpu, &cuts[cut], 0, epilogue, tile);
         });
     });
 }

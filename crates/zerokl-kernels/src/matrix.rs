@@ -190,6 +190,17 @@ pub(crate) struct Cut<'a> {
     pub outputs: Range<usize>,
 }
 
+impl Cut<'_> {
+    /// Panels between the end of this cut and the start of the next that a thread computes; 0 in another shard.
+    pub fn skipped(&self, next: &Cut<'_>) -> isize {
+        if !std::ptr::eq(self.shard, next.shard) {
+            return 0;
+        }
+        let panel = |output: usize| ((output - self.first).div_ceil(PANEL)).cast_signed();
+        panel(next.outputs.start) - panel(self.outputs.end)
+    }
+}
+
 impl Shard {
     pub fn format(&self) -> Format {
         match self.panels {

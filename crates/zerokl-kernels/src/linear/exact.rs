@@ -25,6 +25,15 @@ pub struct Exact<'a, W> {
     /// The first of them, and the k that each holds.
     pub first: usize,
     pub held: Range<usize>,
+    /// Which of a tile's panels is the last, and how many panels after it the thread's next ones start.
+    pub next: Next,
+}
+
+/// Where a thread goes on after a tile.
+#[derive(Clone, Copy, Default)]
+pub struct Next {
+    pub end: usize,
+    pub skipped: isize,
 }
 
 impl<W: Stored> Multiply for Exact<'_, W> {
@@ -46,22 +55,27 @@ impl<W: Stored> Multiply for Exact<'_, W> {
         let x = &x[k.start - self.given.start..k.end - self.given.start];
         let pieces = pieces::<W>(self.held.len());
         let block = (k.start - self.held.start) / W::STEP..(k.end - self.held.start).div_ceil(W::STEP);
+        // From these panels to the next ones.
+        let skipped = if panel + P == self.next.end { self.next.skipped } else { 0 };
+        let stride = (P.cast_signed() + skipped) * pieces.cast_signed();
         let panel = panel - self.first;
         let panels: [&[W]; P] = std::array::from_fn(|p| &self.panels[(panel + p) * pieces..][block.clone()]);
         let panels = panels.map(|panel| &panel[..x.len().div_ceil(W::STEP)]);
         let (whole, rest) = x.split_at(x.len() / W::STEP * W::STEP);
         if const { L::BF16_CHAINS && W::BF16 && R == 4 && P == 3 } {
-            by_hand(panels.map(W::lines), P * pieces, whole, row, &mut acc);
+            by_hand(panels.map(W::lines), stride, whole, row, &mut acc);
             if !rest.is_empty() {
                 one_piece(rest, row, panels, whole.len() / W::STEP, &mut acc);
             }
             return acc;
         }
         let (length, ahead) = (panels[0].len(), (ahead(P) / (P * size_of::<W>())).max(1));
-        // From the end of these panels' block to the start of the next ones'.
-        let jump = P * pieces - length;
+        // From the end of these panels' block to the start of the next ones'. (One row on two threads reads as much as memory
+        // gives, and was slower by a sixth when it looked where the tile ends.)
+        let stride = if R > 1 { stride } else { (P * pieces).cast_signed() };
+        let jump = stride.wrapping_sub_unsigned(length).cast_unsigned();
         for (piece, x) in whole.chunks_exact(W::STEP).enumerate() {
-            let wanted = if piece + ahead < length { piece + ahead } else { piece + ahead + jump };
+            let wanted = if piece + ahead < length { piece + ahead } else { (piece + ahead).wrapping_add(jump) };
             for panel in panels {
                 let at = panel.as_ptr().wrapping_add(wanted);
                 if size_of::<W>() <= 64 { prefetch_line(at) } else { prefetch_at(at, size_of::<W>()) }
@@ -83,7 +97,7 @@ impl<W: Stored> Multiply for Exact<'_, W> {
 #[inline(always)]
 fn by_hand<L: Lanes, const G: usize, const R: usize, const P: usize>(
     panels: [&[Line]; P],
-    stride: usize,
+    stride: isize,
     x: &[[f32; G]],
     row: usize,
     acc: &mut [[L; P]; R],
@@ -113,7 +127,7 @@ const PAIRS_AHEAD: usize = 384;
 #[inline(always)]
 fn asked<const G: usize, const R: usize, const P: usize>(
     panels: [&[Line]; P],
-    stride: usize,
+    stride: isize,
     part: &Range<usize>,
     near: usize,
     walk: usize,
@@ -121,9 +135,13 @@ fn asked<const G: usize, const R: usize, const P: usize>(
     let (length, others) = (panels[0].len(), 2 * G / R - 1);
     let own = |panel: &[Line]| {
         let to = part.start + near;
-        panel.as_ptr().wrapping_add(if to < length { to } else { to + stride - length })
+        if to < length {
+            return panel.as_ptr().wrapping_add(to);
+        }
+        panel.as_ptr().wrapping_offset(stride).wrapping_add(to - length)
     };
-    let next = |share: usize| panels.get(share).map(|panel| panel.as_ptr().wrapping_add(stride + part.start));
+    let next =
+        |share: usize| panels.get(share).map(|panel| panel.as_ptr().wrapping_offset(stride).wrapping_add(part.start));
     let nothing = panels[0].as_ptr();
     if walk == 0 {
         return [own(panels[0]), own(panels[1])];

@@ -46,9 +46,11 @@ pub fn gated_rows(cpu: Cpu, x: Rows<'_>, weight: &Matrix, bias: Option<&[f32]>, 
                 let area = tile.rows.len() * tile.columns.len();
                 scratch.resize(2 * area, 0.0);
                 let (gate, up) = scratch.split_at_mut(area);
-                for (cut, part) in [(&gates[cut], &mut *gate), (&ups[cut], &mut *up)] {
+                let next = gates.get(cut + 1).unwrap_or(&gates[cut]);
+                let halves = [(&gates[cut], &ups[cut], &mut *gate), (&ups[cut], next, &mut *up)];
+                for (cut, next, part) in halves {
                     let tile = &mut Tile::over(part, tile.rows.clone(), cut.outputs.clone());
-                    inputs.product(cpu, cut.shard, cut.first, epilogue, tile);
+                    inputs.product(cpu, cut, cut.skipped(next), epilogue, tile);
                 }
                 cpu.run(Swiglu { gates: gate, ups: up, tile });
             });

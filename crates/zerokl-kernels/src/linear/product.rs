@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::exact::Exact;
+use super::exact::{Exact, Next};
 use super::integer::{Integer, Rounded};
 use super::rows::{Interleaved, Rows, with_interleaved};
 use super::tile::{Multiply, Outcome, TileProduct};
@@ -12,7 +12,7 @@ use super::{Epilogue, Part};
 use crate::cpu::Cpu;
 use crate::formats::gguf::Codes;
 use crate::formats::{F32Piece, Stored};
-use crate::matrix::{Matrix, PANEL, Panels, Shard, with_panels};
+use crate::matrix::{Cut, Matrix, PANEL, Panels, Shard, with_panels};
 use crate::tiles::Tile;
 
 /// The rows of x, as the shards of one matrix want them.
@@ -53,9 +53,10 @@ pub fn with_inputs<R>(
 }
 
 impl Inputs<'_> {
-    /// The outputs of a shard that a tile covers; the shard's start at `first` in the matrix.
-    pub fn product(&self, cpu: Cpu, shard: &Shard, first: usize, epilogue: Epilogue<'_>, tile: &mut Tile<'_, f32>) {
-        let mut task = Task { cpu, inputs: self, shard, first, epilogue, tile };
+    /// The outputs of a shard that a tile covers. `skipped`: panels between the cut and what this thread goes on with.
+    pub fn product(&self, cpu: Cpu, cut: &Cut<'_>, skipped: isize, epilogue: Epilogue<'_>, tile: &mut Tile<'_, f32>) {
+        let (shard, first) = (cut.shard, cut.first);
+        let mut task = Task { cpu, inputs: self, shard, first, skipped, epilogue, tile };
         if !shard.integer {
             return with_panels!(&shard.panels, panels => self.interleaved.with(|x| task.exact(x, panels)));
         }
@@ -79,6 +80,7 @@ struct Task<'a, 'o> {
     inputs: &'a Inputs<'a>,
     shard: &'a Shard,
     first: usize,
+    skipped: isize,
     epilogue: Epilogue<'a>,
     tile: &'a mut Tile<'o, f32>,
 }
@@ -87,14 +89,16 @@ impl Task<'_, '_> {
     fn exact<W: Stored>(&mut self, x: &[f32], panels: &[W]) {
         let (depth, given) = (self.depth(), self.inputs.part.k.clone());
         if W::SHARED || self.tile.rows.len() == 1 {
-            return self.run(Exact { x, given: given.clone(), panels, first: 0, held: 0..depth }, given);
+            let next = Next { end: self.panels().end, skipped: self.skipped };
+            return self.run(Exact { x, given: given.clone(), panels, first: 0, held: 0..depth, next }, given);
         }
         NUMBERS.with_borrow_mut(|scratch| {
             for k in blocks(depth) {
                 let (cpu, wanted) = (self.cpu, self.panels());
                 let to = lend(scratch, wanted.len() * k.len());
                 cpu.run(Unpack { panels, depth, wanted: wanted.clone(), k: k.clone(), to });
-                let factors = Exact { x, given: 0..depth, panels: &*to, first: wanted.start, held: k.clone() };
+                let (panels, first, next) = (&*to, wanted.start, Next::default());
+                let factors = Exact { x, given: 0..depth, panels, first, held: k.clone(), next };
                 self.run(factors, k);
             }
         });

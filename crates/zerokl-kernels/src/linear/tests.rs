@@ -68,6 +68,24 @@ fn every_shape_isa_and_thread_count_gives_the_chain() {
     }
 }
 
+/// Three panels and one, a chain that resumes at 1,536 and ends with an odd k; calls that follow each other with other rows.
+#[test]
+fn blocks_of_three_panels_resume_their_chains_and_read_the_rows_of_their_own_call() {
+    let (outputs, depth) = (64, 1541);
+    let weight = numbers(outputs * depth, 7);
+    let matrix = Matrix::pack(Cpu::detect(), Source::F32(&weight), outputs, depth, Format::Bf16);
+    let stored = matrix.to_f32();
+    for rows in [3, 8, 12, 24] {
+        let x = numbers(rows * depth, rows as u32);
+        let expected = expected(&x, &stored, rows, outputs, depth, Epilogue::default());
+        for cpu in cpus() {
+            let mut out = vec![f32::NAN; rows * outputs];
+            linear(cpu, &x, &matrix, Epilogue::default(), &mut out);
+            assert!(out.iter().map(|y| y.to_bits()).eq(expected.iter().copied()), "{rows} {cpu:?}");
+        }
+    }
+}
+
 #[test]
 fn the_inputs_show_a_change_of_order() {
     let (x, w) = (numbers(64, 1), numbers(64, 7));
