@@ -1,6 +1,6 @@
 """Where the time of one decode step, and of one prefill, goes: per operation, against the machine's ceilings.
 
-    .venv/bin/python benchmarks/kernels/step.py MODEL [--sequences 1 8 16] [--prefill 512] [--isa avx2] [--json result.json]
+    .venv/bin/python benchmarks/kernels/step.py MODEL [--sequences 1 8 16] [--prefill 512] [--isa avx2] [--json FILE]
 
 The engine runs as a server runs it. Each operation's time is what the tape (`ops/tape.py`) counted, in medians of the
 faster half of steps, because what else runs only slows them down; its floor is what reading its weights and keys once,
