@@ -131,8 +131,9 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
                 match group {
                     GROUP => self.panels::<L, GROUP, 4, 3>(start, waiting, k),
                     8 => self.panels::<L, 8, 4, 3>(start, waiting, k),
-                    4 => self.panels::<L, 4, 4, 3>(start, waiting, k),
-                    _ => self.panels::<L, 1, 1, 6>(start, waiting, k),
+                    // Fewer rows wait for memory, which one panel after the other reads best.
+                    4 => self.panels::<L, 4, 4, 1>(start, waiting, k),
+                    _ => L::call(OneRow { product: self, row: start, waiting, k }),
                 }
             } else if const { L::REGISTERS > 1 } {
                 match group {
@@ -218,6 +219,23 @@ impl<M: Multiply> TileProduct<'_, '_, M> {
         let (outcome, chains) = (&mut self.outcome, numbers.as_flattened_mut());
         let settled = Settled { outcome, row: group + row, panel, panels: P, chains, waiting, then: block.then };
         L::call(settled);
+    }
+}
+
+/// One row, as a function of its own: among the other blocks the compiler kept its twelve accumulators in memory.
+struct OneRow<'t, 'a, 'o, M> {
+    product: &'t mut TileProduct<'a, 'o, M>,
+    row: usize,
+    waiting: &'t mut [f32],
+    k: &'t Block,
+}
+
+impl<M: Multiply> Kernel for OneRow<'_, '_, '_, M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        self.product.panels::<L, 1, 1, 6>(self.row, self.waiting, self.k);
     }
 }
 
