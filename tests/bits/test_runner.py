@@ -183,7 +183,8 @@ def test_what_logprobs_are_asked_for_moves_no_token_and_no_other_logprob():
 def split_k_for_few_rows(patch: pytest.MonkeyPatch) -> None:
     linear = ops.linear
 
-    def split(x, weight, *, bias=None, residual=None, wide=False):
+    def split(x, weight, *, bias=None, residual=None, wide=False, norm=None):
+        x = x if norm is None else ops.rms_norm(x, *norm)
         if len(x) > 2:
             return linear(x, weight, bias=bias, residual=residual)
         low, high = x.copy(), x.copy()
