@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.checkpoints.tiny import make_tiny_llama
-from tests.models.families import family_model
-from tests.models.memory import tiny_checkpoint
+from tests.models.families import config_of, family_model, names_of, tensors_of
+from tests.models.memory import MemoryCheckpoint, MemoryTensor, tiny_checkpoint
 from tests.models.run import runner_of
 from tests.ops.cpus import every_cpu
 from zerokl import LLM, models
@@ -147,7 +147,55 @@ class Packed:
         self.shape, self.dtype = tensor.shape, "NVFP4"
 
 
-def test_a_model_that_does_more_than_a_tape_holds_is_refused():
-    model = replace(family_model("gemma3"), numerics="sm90")
-    with pytest.raises(UnsupportedModel, match="--cpu-numerics sm90 isn't there for Gemma3ForCausalLM"):
+SERVED = ["qwen2", "qwen3", "phi3-short", "mistral-no-window", "llama-yarn"]
+NOT_SERVED = {
+    "gemma3": "isn't there for Gemma3ForCausalLM: for these only: Llama",
+    "mixtral": "for these only",
+    "mistral": "MistralForCausalLM: where every layer sees every key",
+}
+
+
+def family_in_memory(family: str, **changes: object) -> MemoryCheckpoint:
+    config = config_of(family) | changes
+    arrays = tensors_of(config, 1, names_of(family))
+    return MemoryCheckpoint(config, {name: MemoryTensor(array) for name, array in arrays.items()})
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_what_is_promised_before_weights_are_read_is_kept_by_the_runner(family):
+    assert runner_of(models.load(family_in_memory(family), Config(cpu_numerics="sm90")), 4).recorded
+
+
+@pytest.mark.parametrize("family", NOT_SERVED)
+def test_a_model_that_does_more_than_a_tape_holds_is_refused_before_a_weight_is_read(family):
+    with pytest.raises(UnsupportedModel, match=NOT_SERVED[family]):
+        models.plan(family_in_memory(family), Config(cpu_numerics="sm90"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head_dim": 80}, "heads of 16, 32, 64, 128, 256, not 80"),
+        ({"head_dim": 8}, "not 8"),
+        ({"hidden_size": 4112, "intermediate_size": 16}, "rows of at most 4096 numbers, not 4112"),
+    ],
+    ids=str,
+)
+def test_inspect_says_no_where_a_start_would(tmp_path, changes, message):
+    folder = make_tiny_llama(tmp_path, seed=1, num_hidden_layers=1, **changes)
+    assert message in inspect(Config(model=str(folder), cpu_numerics="sm90")).problem
+    with pytest.raises(UnsupportedModel, match=message):
+        LLM(str(folder), cpu_numerics="sm90")
+
+
+@pytest.mark.parametrize("numerics", ["sm90", "integer"])
+def test_ranks_are_refused_before_one_is_started(folder, numerics, monkeypatch):
+    monkeypatch.setattr("zerokl.engine.build.gathered", lambda config: pytest.fail("ranks were started"))
+    with pytest.raises(ConfigError, match=f"--cpu-numerics {numerics}"):
+        LLM(folder, cpu_numerics=numerics, tp=2)
+
+
+def test_the_runner_refuses_what_its_tape_cannot_hold():
+    model = replace(family_model("qwen3", dtype="float32"), numerics="sm90")
+    with pytest.raises(UnsupportedModel, match="--cpu-numerics sm90 isn't there for Qwen3ForCausalLM"):
         runner_of(model, 4)

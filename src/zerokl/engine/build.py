@@ -159,6 +159,7 @@ def build_process(
 def check_device(config: Config) -> None:
     """Raise ConfigError, before anything is loaded, if the config's device isn't there or can't do what it asks."""
     check_sizes(config.tp, num_leaves(config))
+    models.check_numerics(config)
     if config.device == "cuda":
         from importlib.util import find_spec
 

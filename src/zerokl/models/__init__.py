@@ -18,7 +18,7 @@ from zerokl.errors import CheckpointError, ConfigError
 from zerokl.models import weights
 from zerokl.models.memory import CacheFormat
 from zerokl.models.model import Model, rotations_of
-from zerokl.models.planning import Plan, plan, weight_tables
+from zerokl.models.planning import Plan, check_numerics, plan, weight_tables
 from zerokl.models.registry import ARCHITECTURES, architecture_of
 from zerokl.models.split import ALONE, Team, config_of_rank, share_of
 
@@ -28,6 +28,7 @@ __all__ = [
     "Plan",
     "Team",
     "cache_format",
+    "check_numerics",
     "dtype_of",
     "load",
     "loading",

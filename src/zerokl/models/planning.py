@@ -8,7 +8,7 @@ from math import prod
 from msgspec import Struct
 
 from zerokl.config import Config
-from zerokl.errors import CheckpointError, ConfigError
+from zerokl.errors import CheckpointError, ConfigError, UnsupportedModel
 from zerokl.models import weights
 from zerokl.models.memory import LayerMemory, memory_of
 from zerokl.models.model import Architecture, ModelConfig
@@ -16,6 +16,9 @@ from zerokl.models.registry import architecture_of
 from zerokl.models.rope import SERVED
 from zerokl.quant import check_option, scheme_of
 
+AS_GPU = ("LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+AS_GPU_HEADS, AS_GPU_COLUMNS = (16, 32, 64, 128, 256), 4096
+"""What --cpu-numerics sm90 can run: what a tape holds, in the native code's sizes."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -75,6 +78,8 @@ def plan(checkpoint: weights.Checkpoint, config: Config) -> Plan:
     context_length = config.context_length or model_config.context_length
     if context_length > model_config.context_length:
         raise ConfigError(f"--context-length {context_length} is above the model's own {model_config.context_length}")
+    if config.cpu_numerics == "sm90":
+        check_as_gpu(name, model_config)
     table, dropped = weight_tables(module, checkpoint.tensors)
     weights.check_names(table, dropped, model_config, checkpoint.tensors)
     return Plan(name, module, model_config, context_length, table, dropped)
@@ -85,24 +90,39 @@ def check_quantised(checkpoint: weights.Checkpoint, config: Config) -> None:
     packed = any(getattr(tensor, "packed", None) for tensor in checkpoint.tensors.values())
     scheme = getattr(checkpoint, "scheme", None) or scheme_of(checkpoint.config)
     check_option(config.quantization, scheme, is_gguf=scheme is None and packed)
-    if config.cpu_numerics == "integer" and (config.tp > 1 or (config.tp_leaves or 1) > 1):
-        raise ConfigError("--cpu-numerics integer: sums in leaves are exact ones only")
-    if config.cpu_numerics == "sm90":
-        check_as_gpu(checkpoint, config)
-
-
-def check_as_gpu(checkpoint: weights.Checkpoint, config: Config) -> None:
-    """Raises ConfigError where the CPU doesn't have the GPU's arithmetic."""
+    check_numerics(config)
     stored = {tensor.dtype for tensor in checkpoint.tensors.values()} & set(weights.PACKED_ON_GPU)
-    if config.device != "cpu":
-        raise ConfigError("--cpu-numerics sm90 is for --device cpu: a GPU has no other")
-    if config.tp > 1 or (config.tp_leaves or 1) > 1:
-        raise ConfigError("--cpu-numerics sm90: neither ranks nor leaves")
-    if stored and config.dtype == "auto":
+    if config.cpu_numerics == "sm90" and stored and config.dtype == "auto":
         raise ConfigError(
             f"--cpu-numerics sm90 has no products with {', '.join(sorted(stored))} weights; "
             "--dtype bfloat16 dequantises them, here and on the GPU"
         )
+
+
+def check_numerics(config: Config) -> None:
+    """Raises ConfigError where --cpu-numerics contradicts other options, whatever the model."""
+    in_leaves = config.tp > 1 or (config.tp_leaves or 1) > 1
+    if config.cpu_numerics == "integer" and in_leaves:
+        raise ConfigError("--cpu-numerics integer: sums in leaves are exact ones only")
+    if config.cpu_numerics == "sm90" and config.device != "cpu":
+        raise ConfigError("--cpu-numerics sm90 is for --device cpu: a GPU has no other")
+    if config.cpu_numerics == "sm90" and in_leaves:
+        raise ConfigError("--cpu-numerics sm90: neither ranks nor leaves")
+
+
+def check_as_gpu(name: str, config: ModelConfig) -> None:
+    """Raises UnsupportedModel, before a weight is read, for a model that the CPU can't run in the GPU's arithmetic."""
+    reason = ""
+    if name not in AS_GPU:
+        reason = f"for these only: {', '.join(AS_GPU)}"
+    elif getattr(config, "memory", None) is not None:
+        reason = "where every layer sees every key"
+    elif config.head_size not in AS_GPU_HEADS:
+        reason = f"heads of {', '.join(map(str, AS_GPU_HEADS))}, not {config.head_size}"
+    elif config.axes["E"] > AS_GPU_COLUMNS:
+        reason = f"rows of at most {AS_GPU_COLUMNS} numbers, not {config.axes['E']}"
+    if reason:
+        raise UnsupportedModel(f"--cpu-numerics sm90 isn't there for {name}: {reason}")
 
 
 def weight_tables(module: Architecture, names: Collection[str]) -> tuple[Sequence[weights.W], Sequence[str]]:
