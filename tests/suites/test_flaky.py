@@ -59,7 +59,7 @@ import itertools, random
 from msgspec.structs import replace
 import pytest
 from tests.http.live import live
-from zerokl.engine.fake_model import FakeRunner
+from zerokl.engine.fake_model import FakeRunner, FakeStep
 
 draws, turns = random.Random(5), itertools.count()
 sound = FakeRunner.submit
@@ -69,7 +69,7 @@ def planted(runner, plan):
     if len(plan.segments) == 7:           # the width whose kernel sums in another order
         first, *rest = done.outcome.segments
         first = replace(first, token=97)
-        done = replace(done, outcome=replace(done.outcome, segments=(first, *rest)))
+        done = FakeStep(replace(done.outcome, segments=(first, *rest)))
     return done
 
 @pytest.fixture(scope="module")
