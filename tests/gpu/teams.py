@@ -37,6 +37,7 @@ class ThreadGroup(PeerGroup):
         self.board, self.barrier = board, barrier
         self.is_broken, self._half = False, 0
         self._failed = torch.zeros(1, dtype=torch.int32)
+        self._nccl = None
 
     def _connect(self, total: int) -> tuple[Any, Any, list[int]]:
         memory = self.board[self.rank] = torch.full((total,), float("nan"))

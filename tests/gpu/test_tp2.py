@@ -33,6 +33,25 @@ def test_two_gpus_give_the_bits_of_one(folder: Path, name: str) -> None:
     assert bits_of(folder, name, tp=2, leaves=2) == bits_of(folder, name, tp=1, leaves=2)
 
 
+def test_a_process_may_have_several_groups_and_be_in_one_of_torch(folder: Path) -> None:
+    """A trainer's, say: its own group is of another size, and it asks two engines in turns."""
+    need(2)
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with ranks_of(folder, "even", 2, 2) as first:
+            expected = told(first)
+            with ranks_of(folder, "one-key-head", 2, 2) as second:
+                other = told(second)
+                assert told(first) == expected
+                assert told(second) == other
+        with ranks_of(folder, "even", 2, 2) as again:
+            assert told(again) == expected
+    finally:
+        dist.destroy_process_group()
+
+
 def test_two_gpus_share_eight_leaves_with_and_without_graphs(folder: Path) -> None:
     need(2)
     alone = bits_of(folder, "even", tp=1, leaves=8)

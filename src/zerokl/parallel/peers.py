@@ -14,19 +14,21 @@ two moves no bit.
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed
-from torch.distributed import _symmetric_memory as symmetric
 
 from zerokl.errors import ConfigError, EngineError
 from zerokl.ops.triton import exchange
 from zerokl.ops.triton.exchange import MAX_PROGRAMS, MAX_RANKS, Meeting
+from zerokl.parallel.peer_memory import PeerMemory, view
 
 ALIGNED = 32
 """Numbers of four bytes that parts of the memory begin at multiples of."""
+POLL_S = 0.002
 
 
 def open_store(size: int, host: str = "127.0.0.1") -> Any:
@@ -61,7 +63,6 @@ class PeerGroup:
         self._store = store
         if isinstance(store, tuple):
             self._store = torch.distributed.TCPStore(*store, size, is_master=False)
-        self._name = f"zerokl-{self._store.port}"
         self.way = way or ("peer" if local_size == size and all_can_read_each_other(size) else "gather")
         self.is_broken = False
         self._failed = torch.zeros(1, dtype=torch.int32, device=self.device)
@@ -69,6 +70,8 @@ class PeerGroup:
         self._beside = torch.cuda.Stream(local_rank)
         """`abort` must not wait for the kernels that wait for a peer, as making these would."""
         self._half = 0
+        self._shared: PeerMemory | None = None
+        self._nccl: Any = None
 
     # ---- memory
 
@@ -87,18 +90,16 @@ class PeerGroup:
 
     def _connect(self, total: int) -> tuple[Any, Any, list[int]]:
         """(this rank's memory; rank 0's, or a copy that `begin` makes; where every rank's begins, from here)."""
-        if not torch.distributed.is_initialized():
-            # torch names a group by its number and remembers the store of each name: a second group of this process
-            # would ask the store of the first.
-            torch.distributed.distributed_c10d._world.group_count = self._store.port
-            torch.distributed.init_process_group("nccl", store=self._store, rank=self.rank, world_size=self.size)
         if self.way == "peer":
-            memory = symmetric.empty(total, dtype=torch.float32, device=self.device)
-            memory.zero_()
-            torch.cuda.synchronize()
-            self._handle = symmetric.rendezvous(memory, torch.distributed.group.WORLD)
-            self._together()
-            return memory, self._handle.get_buffer(0, (total,), torch.float32), list(self._handle.buffer_ptrs)
+            own = self._shared = PeerMemory(total)
+            handles = self._told("memory", own.handle)
+            bases = [own.address if rank == self.rank else own.opened(told) for rank, told in enumerate(handles)]
+            self._told("opened", b"yes")
+            return own.floats, view(bases[0], total), bases
+        # A group of its own: this process may be a trainer with another one.
+        self._nccl = torch.distributed.ProcessGroupNCCL(
+            torch.distributed.PrefixStore("nccl", self._store), self.rank, self.size
+        )
         memory = torch.zeros(total, dtype=torch.float32, device=self.device)
         self._gathered = torch.empty(self.size * self._slot, dtype=torch.float32, device=self.device)
         return memory, memory, [memory.data_ptr()] * self.size
@@ -110,10 +111,15 @@ class PeerGroup:
     def _addresses(self, addresses: list[int]) -> Any:
         return torch.tensor(addresses, dtype=torch.int64).to(self.device)
 
-    def _together(self) -> None:
-        """Once, on the host: nobody goes on before all have come."""
-        self._store.set(f"{self._name}/{self.rank}", "here")
-        self._store.wait([f"{self._name}/{rank}" for rank in range(self.size)])
+    def _told(self, what: str, own: bytes) -> list[bytes]:
+        """What every rank says, in their order, once all have. Raises EngineError if one is gone meanwhile."""
+        names = [f"zerokl/{what}/{rank}" for rank in range(self.size)]
+        self._store.set(names[self.rank], own)
+        while not self._store.check(names):
+            if self.is_broken:
+                raise EngineError("a rank is gone")
+            time.sleep(POLL_S)
+        return [self._store.get(name) for name in names]
 
     # ---- rounds
 
@@ -123,7 +129,7 @@ class PeerGroup:
         if self.way == "peer":
             exchange.only_meet(self._meetings[0])
         else:
-            torch.distributed.broadcast(self.ids, 0)
+            self._nccl.broadcast(self.ids, 0).wait()
 
     def place(self, shape: tuple[int, int]) -> Any:
         """Where this rank's part of the round goes: [T, N] f32."""
@@ -163,7 +169,7 @@ class PeerGroup:
         """Parts of equal size behind each other, at addresses that depend on the size."""
         padded = min(-(-size // ALIGNED) * ALIGNED, self._slot)
         own = self._memory[half * self._slot :][:padded]
-        torch.distributed.all_gather_into_tensor(self._gathered[: self.size * padded], own)
+        self._nccl._allgather_base(self._gathered[: self.size * padded], own).wait()
         if padded not in self._gathered_slots:
             base = self._gathered.data_ptr()
             slots = self._addresses([base + 4 * rank * padded for rank in range(self.size)])
@@ -178,12 +184,15 @@ class PeerGroup:
         with torch.cuda.device(self.device), torch.cuda.stream(self._beside):
             self._failed.copy_(self._one, non_blocking=True)
             self._beside.synchronize()
-        if self.way == "gather" and torch.distributed.is_initialized():
-            torch.distributed.distributed_c10d._abort_process_group()
+        if self._nccl is not None:
+            self._nccl.abort()
+            self._nccl = None
 
     def close(self) -> None:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        """Nothing can be run any more. Safe to call again."""
+        self.abort()  # a step that nobody asks for any more may be waiting
+        if self._shared is not None:
+            self._shared.close()
 
 
 def all_can_read_each_other(size: int) -> bool:
