@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from zerokl.ops import choices
@@ -23,6 +24,7 @@ from zerokl.runner import columns, cuda, graphs
 def install() -> None:
     InterpreterBuilder.create_fma = true_fma
     InterpreterBuilder.create_dot = chain_dot
+    interpreter._patch_lang_tensor = with_index(interpreter._patch_lang_tensor)
     ways.library = chained
     choices.PACKED_UP_TO = 0  # Gluon has no interpreter
     ways.run_library = lambda x, w, y, ends, bias, added: ways.reference(x, w, y, ends, choices.REFERENCE, bias, added)
@@ -36,6 +38,16 @@ def install() -> None:
     torch.cuda.current_stream = Nothing
     torch.cuda.empty_cache = lambda: None
     torch.cuda.memory_reserved = lambda: 0
+
+
+def with_index(patch: Any) -> Any:
+    """A loop's bound is an array of one number, which numpy 2.4 no longer takes for a number (Triton 3.6)."""
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patched
 
 
 def true_fma(builder: Any, x: Any, y: Any, z: Any) -> TensorHandle:
