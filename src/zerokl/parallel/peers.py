@@ -65,10 +65,9 @@ class PeerGroup:
             self._store = torch.distributed.TCPStore(*store, size, is_master=False)
         self.way = way or ("peer" if local_size == size and all_can_read_each_other(size) else "gather")
         self.is_broken = False
-        self._failed = torch.zeros(1, dtype=torch.int32, device=self.device)
-        self._one = torch.ones(1, dtype=torch.int32).pin_memory()
-        self._beside = torch.cuda.Stream(local_rank)
-        """`abort` must not wait for the kernels that wait for a peer, as making these would."""
+        self._failed = torch.zeros(1, dtype=torch.int32).pin_memory()
+        """The host's, so that `abort` asks nothing of CUDA: a thread that loads a kernel holds CUDA's lock until the
+        kernels have ended that wait for a peer."""
         self._half = 0
         self._shared: PeerMemory | None = None
         self._nccl: Any = None
@@ -181,9 +180,7 @@ class PeerGroup:
     def abort(self) -> None:
         """A peer is gone: whoever waits for it, now or later, goes on, with numbers that nobody may use."""
         self.is_broken = True
-        with torch.cuda.device(self.device), torch.cuda.stream(self._beside):
-            self._failed.copy_(self._one, non_blocking=True)
-            self._beside.synchronize()
+        self._failed.fill_(1)
         if self._nccl is not None:
             self._nccl.abort()
             self._nccl = None

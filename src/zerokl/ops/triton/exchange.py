@@ -40,7 +40,7 @@ class Meeting:
     counters: Any
     """[MAX_PROGRAMS] int32: how many rounds each program has been through here."""
     failed: Any
-    """[1] int32: not 0 once a peer is gone; then nobody waits any more."""
+    """[1] int32 of the host's memory: not 0 once a peer is gone; then nobody waits any more."""
     rank: int
     ranks: int
     waits: bool = True
@@ -57,20 +57,26 @@ class Meeting:
 
 TELL = tl.constexpr("{ fence.acq_rel.sys; st.release.sys.global.u32 [$1], $2; mov.u32 $0, $2; }")
 AWAIT = tl.constexpr("""{
-    .reg .u32 seen, stop;
+    .reg .u32 seen, stop, polls, often;
     .reg .s32 ahead;
     .reg .pred done;
+    mov.u32 polls, 0;
 again:
     ld.acquire.sys.global.u32 seen, [$1];
     sub.s32 ahead, seen, $2;
     setp.ge.s32 done, ahead, 0;
     @done bra come;
+    add.u32 polls, polls, 1;
+    and.b32 often, polls, 255;
+    setp.ne.u32 done, often, 0;
+    @done bra again;
     ld.relaxed.sys.global.u32 stop, [$3];
-    setp.ne.u32 done, stop, 0;
-    @!done bra again;
+    setp.eq.u32 done, stop, 0;
+    @done bra again;
 come:
     mov.u32 $0, seen;
 }""")
+"""The word that says that a peer is gone lies in the host's memory, so few polls look at it."""
 
 
 @triton.jit
