@@ -30,8 +30,9 @@ if INTERPRETED:
 MODELS: dict[str, dict[str, Any]] = {
     "even": {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1500},
     "uneven": {"num_attention_heads": 6, "num_key_value_heads": 3, "vocab_size": 1100, "tie_word_embeddings": True},
+    "small": {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 600},
 }
-VOCABULARY = 1100
+"""small: rank 1 has no part of the vocabulary."""
 
 
 @cache
@@ -43,8 +44,9 @@ def answers(name: str, ranks: int, leaves: int, graphs: bool = False) -> list[An
     options = Options(max_tokens=32, max_segments=4, decode_graphs=graphs, prefill_graphs=graphs, graph_tokens=(2, 16))
     teams.GridExecutor.__call__ = teams.one_at_a_time
     runner = teams.Threads(checkpoint_of(name), ranks, leaves, options, num_pages=4)
+    vocabulary = min(1100, MODELS[name]["vocab_size"])
     try:
-        return told(runner, [tokens(20, VOCABULARY), tokens(5, VOCABULARY)], 2, cut=12)
+        return told(runner, [tokens(20, vocabulary), tokens(5, vocabulary)], 2, cut=12)
     finally:
         runner.close()
         teams.GridExecutor.__call__ = teams.launched

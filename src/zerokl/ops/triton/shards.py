@@ -41,7 +41,9 @@ def experts_of_ranks(x: Any, gate_up: Any, shard: InputShard, chosen: Any, weigh
 def logits_of_ranks(x: Any, shard: VocabularyShard) -> Any:
     """[T, N] f32 on rank 0; the others get their own columns."""
     x = narrow(x)
-    fill(x, shard.matrix, shard.group.place((len(x), shard.matrix.shape[0])), wide=True)
+    part = shard.group.place((len(x), shard.matrix.shape[0]))
+    if part.shape[1]:  # a small vocabulary has fewer blocks than there are ranks
+        fill(x, shard.matrix, part, wide=True)
     return shard.group.joined(len(x), shard.bounds)
 
 
