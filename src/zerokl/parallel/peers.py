@@ -189,7 +189,8 @@ class PeerGroup:
         """Nothing can be run any more. Safe to call again."""
         self.abort()  # a step that nobody asks for any more may be waiting
         if self._shared is not None:
-            self._shared.close()
+            with torch.cuda.device(self.device):  # a caller may have chosen another one since
+                self._shared.close()
 
 
 def all_can_read_each_other(size: int) -> bool:
