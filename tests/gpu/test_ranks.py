@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,9 @@ from tests.gpu.device import INTERPRETED
 from tests.models.memory import tiny_checkpoint
 from tests.models.variants import tokens
 from tests.parallel.teams import told
+from zerokl.errors import EngineError
 from zerokl.ops.triton import exchange
+from zerokl.parallel.peers import PeerGroup
 from zerokl.runner.cuda import Options
 from zerokl.suites import register_cuda_ci
 
@@ -121,3 +124,21 @@ def test_a_rank_with_another_plan_is_seen(monkeypatch):
 
     monkeypatch.setattr(teams.Threads, "change_plan", swapped)
     assert answers("even", 2, 2) != alone("even", 2)
+
+
+def test_ranks_introduce_themselves_and_one_that_is_gone_ends_that():
+    store = torch.distributed.HashStore()
+
+    def member(rank: int) -> PeerGroup:
+        group = PeerGroup.__new__(PeerGroup)
+        group.rank, group.size, group.is_broken, group._store = rank, 2, False, store
+        return group
+
+    first, second = member(0), member(1)
+    handles = bytes(range(64)), bytes(64)
+    with ThreadPoolExecutor(1) as aside:
+        told = aside.submit(first._told, "memory", handles[0])
+        assert second._told("memory", handles[1]) == list(handles) == told.result(10)
+    first.is_broken = True
+    with pytest.raises(EngineError, match="a rank is gone"):
+        first._told("opened", b"yes")
