@@ -29,6 +29,7 @@ from zerokl.parallel.peer_memory import PeerMemory, view
 ALIGNED = 32
 """Numbers of four bytes that parts of the memory begin at multiples of."""
 POLL_S = 0.002
+"""Between two looks at the store, whose own wait can't be told that a rank is gone."""
 
 
 def open_store(size: int, host: str = "127.0.0.1") -> Any:
@@ -95,6 +96,7 @@ class PeerGroup:
             bases = [own.address if rank == self.rank else own.opened(told) for rank, told in enumerate(handles)]
             self._told("opened", b"yes")
             return own.floats, view(bases[0], total), bases
+        self._told("here", b"yes")  # else NCCL waits for a rank that is gone
         # A group of its own: this process may be a trainer with another one.
         self._nccl = torch.distributed.ProcessGroupNCCL(
             torch.distributed.PrefixStore("nccl", self._store), self.rank, self.size
@@ -178,12 +180,16 @@ class PeerGroup:
     # ---- end
 
     def abort(self) -> None:
-        """A peer is gone: whoever waits for it, now or later, goes on, with numbers that nobody may use."""
+        """A peer is gone: whoever waits for it, now or later, goes on, with numbers that nobody may use.
+
+        Safe to call again.
+        """
+        if self.is_broken:
+            return
         self.is_broken = True
         self._failed.fill_(1)
         if self._nccl is not None:
-            self._nccl.abort()
-            self._nccl = None
+            self._nccl.abort()  # what is asked of it from here on raises RuntimeError
 
     def close(self) -> None:
         """Nothing can be run any more. Safe to call again."""
