@@ -103,14 +103,14 @@ class Engine:
         try:
             self._pending.append((plan, self.runner.submit(plan)))
         except Exception as error:
-            raise EngineError(f"submit failed: {_shape(plan)}") from error
+            raise EngineError(f"{error} (submit failed: {_shape(plan)})") from error
 
     def _commit(self) -> list[Progress]:
         plan, pending = self._pending.popleft()
         try:
             result = pending.result()
         except Exception as error:
-            raise EngineError(f"run failed: {_shape(plan)}") from error
+            raise EngineError(f"{error} (run failed: {_shape(plan)})") from error
         return self.scheduler.commit(result)
 
 
