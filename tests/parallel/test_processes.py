@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from tests.http.real import LAUNCHED, real_server
 from zerokl import LLM
 from zerokl.engine import build
 from zerokl.errors import ConfigError, EngineError
+from zerokl.parallel.ranks import PEER_GONE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -178,3 +181,21 @@ def test_ranks_end_when_rank_0_is_killed(folder: Path) -> None:
         assert len(ranks) == 3
         os.kill(engine, signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, ranks)), 20)
+
+
+WAITS_FOR_PLANS = """
+import socket, sys
+from zerokl.parallel.channel import Channel
+from zerokl.runner.rank import Mailbox
+Mailbox(Channel(socket.socket(fileno=int(sys.argv[1]))), lambda: int(sys.argv[2])).receive()
+"""
+
+
+@pytest.mark.parametrize("status", [0, PEER_GONE])
+def test_a_rank_on_a_gpu_ends_as_the_last_word_of_rank_0_says(status: int) -> None:
+    """torchrun starts ranks again that end with anything but 0."""
+    own, theirs = socket.socketpair()
+    with own, theirs:
+        command = [sys.executable, "-c", WAITS_FOR_PLANS, str(theirs.fileno()), str(status)]
+        rank = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    assert rank.wait(30) == status

@@ -24,6 +24,7 @@ import torch.distributed
 from zerokl.errors import ConfigError, EngineError
 from zerokl.ops.triton import exchange
 from zerokl.ops.triton.exchange import MAX_PROGRAMS, MAX_RANKS, Meeting
+from zerokl.parallel import nccl
 from zerokl.parallel.peer_memory import PeerMemory, view
 
 ALIGNED = 32
@@ -96,11 +97,8 @@ class PeerGroup:
             bases = [own.address if rank == self.rank else own.opened(told) for rank, told in enumerate(handles)]
             self._told("opened", b"yes")
             return own.floats, view(bases[0], total), bases
-        self._told("here", b"yes")  # else NCCL waits for a rank that is gone
-        # A group of its own: this process may be a trainer with another one.
-        self._nccl = torch.distributed.ProcessGroupNCCL(
-            torch.distributed.PrefixStore("nccl", self._store), self.rank, self.size
-        )
+        identities = self._told("nccl", b"" if self.rank else nccl.new_identity())
+        self._nccl = nccl.Communicator(identities[0], self.rank, self.size)
         memory = torch.zeros(total, dtype=torch.float32, device=self.device)
         self._gathered = torch.empty(self.size * self._slot, dtype=torch.float32, device=self.device)
         return memory, memory, [memory.data_ptr()] * self.size
@@ -130,7 +128,7 @@ class PeerGroup:
         if self.way == "peer":
             exchange.only_meet(self._meetings[0])
         else:
-            self._nccl.broadcast(self.ids, 0).wait()
+            self._nccl.broadcast(self.ids)
 
     def place(self, shape: tuple[int, int]) -> Any:
         """Where this rank's part of the round goes: [T, N] f32."""
@@ -170,7 +168,7 @@ class PeerGroup:
         """Parts of equal size behind each other, at addresses that depend on the size."""
         padded = min(-(-size // ALIGNED) * ALIGNED, self._slot)
         own = self._memory[half * self._slot :][:padded]
-        self._nccl._allgather_base(self._gathered[: self.size * padded], own).wait()
+        self._nccl.all_gather(own, self._gathered)
         if padded not in self._gathered_slots:
             base = self._gathered.data_ptr()
             slots = self._addresses([base + 4 * rank * padded for rank in range(self.size)])
@@ -189,7 +187,7 @@ class PeerGroup:
         self.is_broken = True
         self._failed.fill_(1)
         if self._nccl is not None:
-            self._nccl.abort()  # what is asked of it from here on raises RuntimeError
+            self._nccl.abort()
 
     def close(self) -> None:
         """Nothing can be run any more. Safe to call again."""

@@ -141,7 +141,7 @@ class Mailbox:
         def read() -> None:
             while (message := channel.receive()) != Message():
                 self._messages.put(message)
-            os._exit(status() or PEER_GONE)
+            os._exit(status())
 
         threading.Thread(target=read, name="plans", daemon=True).start()
 

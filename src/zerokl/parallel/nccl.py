@@ -1,0 +1,99 @@
+"""NCCL's all-gather and broadcast, for GPUs that can't read each other's memory.
+
+The library's own calls (NCCL user guide, "Collective Communication Functions" and "Aborting a communicator"), on the
+current stream, in CUDA graphs too. torch's process group would do, but its watchdog ends the whole process when a peer
+is gone (TORCH_NCCL_ASYNC_ERROR_HANDLING), and that is to be one error here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cache
+from typing import Any
+
+import torch
+
+from zerokl.errors import EngineError
+from zerokl.parallel.host_group import PeerGone
+
+BYTES = 0
+"""ncclInt8: what is moved has no type."""
+CALL_S = 1.0
+"""A call that takes longer waits for a peer."""
+
+
+class Identity(ctypes.Structure):
+    """ncclUniqueId: goes to the library by value."""
+
+    _fields_ = (("internal", ctypes.c_byte * 128),)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The one that torch has loaded."""
+    found = ctypes.CDLL("libnccl.so.2")
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    found.ncclGetUniqueId.argtypes = (ctypes.POINTER(Identity),)
+    found.ncclCommInitRank.argtypes = ctypes.POINTER(pointer), number, Identity, number
+    found.ncclAllGather.argtypes = pointer, pointer, size, number, pointer, pointer
+    found.ncclBroadcast.argtypes = pointer, pointer, size, number, number, pointer, pointer
+    found.ncclCommAbort.argtypes = (pointer,)
+    found.ncclGetErrorString.argtypes = (number,)
+    found.ncclGetErrorString.restype = ctypes.c_char_p
+    return found
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Raises EngineError."""
+    status = getattr(library(), name)(*arguments)
+    if status:
+        text = library().ncclGetErrorString(status).decode()
+        raise EngineError(f"{name}: {text} ({status}; NCCL_DEBUG=WARN says more)")
+
+
+def new_identity() -> bytes:
+    """By which the ranks of one communicator find each other. Raises EngineError."""
+    identity = Identity()
+    call("ncclGetUniqueId", ctypes.byref(identity))
+    return bytes(identity)
+
+
+class Communicator:
+    """What the ranks of a group share; all make the same calls in the same order."""
+
+    def __init__(self, identity: bytes, rank: int, size: int) -> None:
+        """Returns once all are here. Raises EngineError."""
+        self._handle = ctypes.c_void_p()
+        self._calling = threading.Lock()
+        self._is_over = False
+        call("ncclCommInitRank", ctypes.byref(self._handle), size, Identity.from_buffer_copy(identity), rank)
+
+    def all_gather(self, own: Any, gathered: Any) -> None:
+        """`gathered`, filled with every rank's `own`, in their order. Raises PeerGone."""
+        self._round("ncclAllGather", own.data_ptr(), gathered.data_ptr(), own.nbytes, BYTES)
+
+    def broadcast(self, values: Any) -> None:
+        """`values`, filled with rank 0's. Raises PeerGone."""
+        self._round("ncclBroadcast", values.data_ptr(), values.data_ptr(), values.nbytes, BYTES, 0)
+
+    def _round(self, name: str, *arguments: Any) -> None:
+        with self._calling:
+            if self._is_over:
+                raise PeerGone("a rank is gone")
+            try:
+                call(name, *arguments, self._handle, torch.cuda.current_stream().cuda_stream)
+            except EngineError as error:
+                raise PeerGone(str(error)) from error
+
+    def abort(self) -> None:
+        """Whoever waits for a peer goes on, with numbers that nobody may use.
+
+        Returns at once: NCCL gives its memory back only when no graph with its work is left.
+        """
+        self._is_over = True
+        threading.Thread(target=self._end, name="nccl", daemon=True).start()
+
+    def _end(self) -> None:
+        self._calling.acquire(timeout=CALL_S)  # to end a call that has begun, unless it waits for a peer
+        library().ncclCommAbort(self._handle)
