@@ -116,6 +116,30 @@ def test_a_rank_that_is_killed_ends_the_group_with_one_error(folder: Path) -> No
             os.kill(victim, 0)
 
 
+def test_a_start_that_fails_gives_back_what_ranks_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need(2)
+    from zerokl.parallel import peers
+    from zerokl.runner.graphs import Graphs
+
+    made = []
+
+    class Kept(peers.PeerMemory):
+        def __init__(self, num_floats: int) -> None:
+            super().__init__(num_floats)
+            made.append(self)
+
+    def failing(self, *arguments, **more):  # type: ignore[no-untyped-def]
+        raise EngineError("no graphs today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(peers, "PeerMemory", Kept)
+        patch.setattr(Graphs, "capture", failing)
+        with pytest.raises(EngineError, match="no graphs today"):
+            ranks_of(folder, "even", 2, 2)
+    assert [one.address for one in made] == [0]
+    assert bits_of(folder, "even", tp=2, leaves=2) == bits_of(folder, "even", tp=1, leaves=2)
+
+
 def test_a_rank_whose_partial_sums_travel_in_bf16_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted defect: rank 0 rounds its part before the exchange."""
     need(2)

@@ -14,6 +14,7 @@ two moves no bit.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from itertools import pairwise
 from typing import Any
@@ -192,9 +193,11 @@ class PeerGroup:
     def close(self) -> None:
         """Nothing can be run any more. Safe to call again."""
         self.abort()  # a step that nobody asks for any more may be waiting
-        if self._shared is not None:
-            with torch.cuda.device(self.device):  # a caller may have chosen another one since
-                self._shared.close()
+        if self._shared is None:
+            return
+        # A GPU that has failed gives nothing back; a caller may have chosen another one since.
+        with contextlib.suppress(EngineError, RuntimeError), torch.cuda.device(self.device):
+            self._shared.close()
 
 
 def all_can_read_each_other(size: int) -> bool:

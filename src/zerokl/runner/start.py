@@ -104,23 +104,28 @@ def kv_dtype(cache: CacheFormat) -> str:
 def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     from zerokl.runner import cuda_start
 
-    pools = cuda_start.pools_that_fit(model, config)
+    pools, group = cuda_start.pools_that_fit(model, config), model.team.group
     if ranks is not None:
         ranks.setup(to_builtins(pools))
-        ranks.watch(model.team.group.abort)
+        ranks.watch(group.abort)
     try:
         runner = cuda_start.start(model, config, tokens_per_step(config), pools)
     except (ZeroklError, RuntimeError):
-        if ranks is not None and model.team.group.is_broken:
-            ranks.ready()  # raises for the rank that is to blame
+        if ranks is not None:
+            try:
+                if group.is_broken:
+                    ranks.ready()  # raises for the rank that is to blame
+            finally:
+                ranks.close(in_order=False)
+                group.close()  # nobody reads its memory any more
         raise
     facts = cuda_start.facts(runner)
     if ranks is not None:
-        facts |= {"tp": config.tp, "exchange": model.team.group.way, "other_ranks": ranks.ready()}
+        facts |= {"tp": config.tp, "exchange": group.way, "other_ranks": ranks.ready()}
     kept = kv_dtype(cuda_start.kept_on_gpu(model.cache))
     numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", kept, cuda_start.FAMILY)
     return Started(
-        leading(runner, ranks, config, model.team.group),
+        leading(runner, ranks, config, group),
         pools,
         cuda_start.kept_bytes(model, pools),
         numerics,
