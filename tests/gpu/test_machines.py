@@ -23,6 +23,7 @@ from tests.gpu.ranks import HEADS, PROMPTS, SHAPE, SHARED_GPUS, ranks_of, told
 from tests.http.real import LAUNCHED, real_server
 from tests.parallel.test_machines import EXTERNAL, fingerprint_of, free_port, wait_for_status
 from zerokl.errors import EngineError
+from zerokl.runner.graphs import Graphs
 from zerokl.suites import register_cuda_ci
 
 register_cuda_ci(est_time=120, stage="extra-b", runner_config="1-gpu-small")
@@ -101,6 +102,7 @@ def test_a_machine_that_is_lost_is_one_error_and_the_process_goes_on(
     folder = make_tiny_llama(tmp_path / "even", seed=5, **SHAPE, **HEADS["even"])
     more = more | {"distributed_executor_backend": "external_launcher"}
     with other_machine(folder, port) as victim, ranks_of(tmp_path, "even", 2, 2, **more) as llm:
+        assert llm._parts.engine.runner._group.way == "gather"
         expected = told(llm)
         threading.Timer(0.3, victim.kill).start()
         began, error = time.monotonic(), ""
@@ -117,3 +119,27 @@ def test_a_machine_that_is_lost_is_one_error_and_the_process_goes_on(
         with ranks_of(tmp_path, "even", 2, 2, **more) as llm:
             assert told(llm) == expected
         assert other.wait(30) == 0
+
+
+def test_a_machine_that_is_lost_while_graphs_are_captured_is_one_error(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_tiny_llama(tmp_path / "even", seed=5, **SHAPE, **HEADS["even"])
+    more = {"distributed_executor_backend": "external_launcher"}
+    capture, captured = Graphs.capture, []
+    with other_machine(folder, port) as victim:
+
+        def killing(self, key, *arguments, **more):  # type: ignore[no-untyped-def]
+            captured.append(key)
+            if len(captured) == 3:
+                victim.kill()
+            return capture(self, key, *arguments, **more)
+
+        began = time.monotonic()
+        with monkeypatch.context() as patch:
+            patch.setattr(Graphs, "capture", killing)
+            with pytest.raises(EngineError, match=r"rank 1 of 2 on 127\.0\.0\.1 is gone"):
+                ranks_of(tmp_path, "even", 2, 2, **more)
+        assert time.monotonic() - began < 60
+    with other_machine(folder, port), ranks_of(tmp_path, "even", 2, 2, **more) as llm:
+        assert told(llm)

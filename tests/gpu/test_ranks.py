@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from tests.models.variants import tokens
 from tests.parallel.teams import told
 from zerokl.errors import EngineError
 from zerokl.ops.triton import exchange
+from zerokl.parallel import nccl
+from zerokl.parallel.host_group import PeerGone
 from zerokl.parallel.peers import PeerGroup
 from zerokl.runner.cuda import Options
 from zerokl.suites import register_cuda_ci
@@ -142,3 +146,52 @@ def test_ranks_introduce_themselves_and_one_that_is_gone_ends_that():
     first.is_broken = True
     with pytest.raises(EngineError, match="a rank is gone"):
         first._told("opened", b"yes")
+
+
+class Library:
+    """NCCL's, whose first call finds the others at once, or not before it is aborted."""
+
+    def __init__(self, waits: bool) -> None:
+        self.aborted = threading.Event()
+        self._waits = waits
+
+    def ncclCommInitRank(self, *arguments: Any) -> int:  # noqa: N802
+        return int(self._waits and self.aborted.wait(5))
+
+    def ncclBroadcast(self, *arguments: Any) -> int:  # noqa: N802
+        return 0
+
+    def ncclCommAbort(self, *arguments: Any) -> int:  # noqa: N802
+        self.aborted.set()
+        return 0
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_rounds_after_an_abort_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(waits=False)
+    monkeypatch.setattr(nccl, "library", lambda: library)
+    communicator = nccl.Communicator(bytes(128), 0, 2, lambda: False)
+    communicator.broadcast(torch.zeros(4))
+    communicator.abort()
+    assert library.aborted.wait(5)
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool, pytest.raises(PeerGone):
+            pool.submit(communicator.broadcast, torch.zeros(4)).result(5)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_rank_that_is_gone_while_others_meet_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(waits=True)
+    monkeypatch.setattr(nccl, "library", lambda: library)
+    gone = threading.Event()
+    threading.Timer(0.1, gone.set).start()
+    with pytest.raises(PeerGone, match="a rank is gone"):
+        nccl.Communicator(bytes(128), 0, 2, gone.is_set)
+    library.aborted.set()

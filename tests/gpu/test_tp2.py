@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -13,8 +12,11 @@ import pytest
 
 from tests.gpu.ranks import HEADS, PROMPTS, SHARED_GPUS, bits_of, need, ranks_of, told
 from tests.models.families import servable_family
+from tests.parallel.test_processes import processes
 from zerokl import LLM
 from zerokl.errors import EngineError
+from zerokl.parallel import peers
+from zerokl.runner.graphs import Graphs
 from zerokl.suites import register_cuda_ci
 
 register_cuda_ci(est_time=120, stage="extra-b", runner_config="1-gpu-small")
@@ -112,15 +114,34 @@ def test_a_rank_that_is_killed_ends_the_group_with_one_error(folder: Path) -> No
                 error = found
         assert "rank 1 of 2 was ended by signal 9" in str(error)
         assert time.monotonic() - began < 20
-        with contextlib.suppress(ProcessLookupError):
+        with pytest.raises(ProcessLookupError):
             os.kill(victim, 0)
+
+
+def test_a_rank_that_is_killed_while_graphs_are_captured_is_one_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(2)
+    capture, captured = Graphs.capture, []
+
+    def killing(self, key, *arguments, **more):  # type: ignore[no-untyped-def]
+        captured.append(key)
+        if len(captured) == 3:
+            [victim] = processes(os.getpid(), "zerokl.cli.rank")
+            os.kill(victim, signal.SIGKILL)
+        return capture(self, key, *arguments, **more)
+
+    began = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(Graphs, "capture", killing)
+        with pytest.raises(EngineError, match="rank 1 of 2 was ended by signal 9"):
+            ranks_of(folder, "even", 2, 2)
+    assert time.monotonic() - began < 60
+    assert bits_of(folder, "even", tp=2, leaves=2) == bits_of(folder, "even", tp=1, leaves=2)
 
 
 def test_a_start_that_fails_gives_back_what_ranks_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need(2)
-    from zerokl.parallel import peers
-    from zerokl.runner.graphs import Graphs
-
     made = []
 
     class Kept(peers.PeerMemory):
@@ -144,14 +165,12 @@ def test_a_rank_whose_partial_sums_travel_in_bf16_is_seen(folder: Path, monkeypa
     """The planted defect: rank 0 rounds its part before the exchange."""
     need(2)
     expected = bits_of(folder, "even", tp=1, leaves=2)
-    from zerokl.parallel.peers import PeerGroup
-
-    fold = PeerGroup.fold
+    fold = peers.PeerGroup.fold
 
     def rounded(self, shape, *more):  # type: ignore[no-untyped-def]
         part = self.place(shape)
         part.copy_(part.bfloat16())
         return fold(self, shape, *more)
 
-    monkeypatch.setattr(PeerGroup, "fold", rounded)
+    monkeypatch.setattr(peers.PeerGroup, "fold", rounded)
     assert bits_of(folder, "even", tp=2, leaves=2) != expected

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -76,6 +77,12 @@ def tcp_groups(size: int, slot_floats: int = 1 << 12) -> list[TcpGroup]:
                 ends[one][other] = socket.create_connection(listener.getsockname())
                 ends[other][one] = listener.accept()[0]
     return [TcpGroup(rank, peers, slot_floats=slot_floats) for rank, peers in enumerate(ends)]
+
+
+@pytest.fixture(autouse=True)
+def ends_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are threads of a test end when it does."""
+    monkeypatch.setattr(machines, "END_S", 0.05)
 
 
 # ---- the group
@@ -154,6 +161,46 @@ def test_an_end_in_order_is_told_from_a_failure() -> None:
     with met(2) as (ranks, [one]):
         ranks.close(in_order=False)
         assert one.status() == PEER_GONE
+
+
+def test_rank_0_goes_on_when_the_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then what it shared with them can be given back."""
+    monkeypatch.setattr(machines, "END_S", 20.0)
+    with met(2) as (ranks, [one]):
+        ended = []
+
+        def end() -> None:
+            assert one.status() == 0
+            time.sleep(0.3)
+            ended.append(True)
+            one.life.close()
+
+        follower = threading.Thread(target=end)
+        follower.start()
+        ranks.close()
+        assert ended
+        follower.join()
+
+
+def test_whoever_is_ready_or_gone_first_is_heard_first() -> None:
+    """A rank that waits for one that is gone says nothing."""
+    with met(3) as (ranks, [one, other]):
+        other.channel.answer(number=2)
+        one.channel.answer(number=1)
+        assert ranks.ready() == [{"number": 1}, {"number": 2}]
+    with met(3) as (ranks, [one, other]), ThreadPoolExecutor(1) as pool:
+        other.life.close()
+        other.channel.close()
+        with pytest.raises(EngineError, match=r"rank 2 of 3 on 127\.0\.0\.1 is gone"):
+            pool.submit(ranks.ready).result(10)
+
+
+def test_a_rank_beside_rank_0_is_found_by_those_on_other_machines() -> None:
+    """/etc/hosts may give a machine's own name a loopback address."""
+    with met(2) as (_, [one]):
+        connection = one.life
+        hello = machines.Met(Hello("", 2, 1, "channel"), connection)
+        assert machines.host_seen_by_all(replace(place(0, 2, 1), host="head"), hello) == "head"
 
 
 @pytest.mark.parametrize(

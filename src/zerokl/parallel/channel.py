@@ -35,6 +35,10 @@ class Channel:
         self._decoder = msgspec.msgpack.Decoder(Message)
         self._answers = msgspec.msgpack.Decoder(dict[str, Any])
 
+    def fileno(self) -> int:
+        """To wait for several with."""
+        return self._connection.fileno()
+
     def send(self, body: bytes) -> None:
         """Raises OSError if the other end is gone."""
         self._connection.sendall(len(body).to_bytes(4, "little") + body)

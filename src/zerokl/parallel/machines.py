@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from ipaddress import ip_address
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ import msgspec
 from zerokl.errors import ConfigError
 from zerokl.parallel.channel import Channel
 from zerokl.parallel.launch import Address
-from zerokl.parallel.ranks import PEER_GONE, Ranks
+from zerokl.parallel.ranks import END_S, PEER_GONE, Ranks
 from zerokl.parallel.tcp import TcpGroup, at_once_and_watched
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,8 @@ class Remote:
         with contextlib.suppress(OSError):
             if in_order:
                 self._life.sendall(IN_ORDER)
-            self._life.shutdown(socket.SHUT_RDWR)
+            self._life.shutdown(socket.SHUT_WR)
+        self._ended.wait(END_S)
         self._life.close()
 
 
@@ -171,7 +173,7 @@ def lead(place: Place, store_port: int = 0, patience_s: float = PATIENCE_S) -> R
         ranks = range(1, place.size)
         met = meet(place, listener, {(rank, role) for rank in ranks for role in ROLES}, deadline)
     heard = {rank: met[rank, "channel"] for rank in ranks}
-    told = Told(listening={rank: (host_of(one.connection), one.hello.port) for rank, one in heard.items()})
+    told = Told(listening={rank: (host_seen_by_all(place, one), one.hello.port) for rank, one in heard.items()})
     told.store = store_port
     for one in heard.values():
         say(one.connection, told)
@@ -241,6 +243,12 @@ def meet(
         missing.remove((hello.rank, hello.role))
         met[hello.rank, hello.role] = Met(hello, connection)
     return met
+
+
+def host_seen_by_all(place: Place, met: Met) -> str:
+    """Where a rank's machine is found from any other: rank 0's own machine may be a loopback address to itself."""
+    host = host_of(met.connection)
+    return place.host if ip_address(host).is_loopback else host
 
 
 def refusal(place: Place, hello: Hello, missing: set[tuple[int, str]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,9 @@ from zerokl.parallel.host_group import PeerGone
 
 BYTES = 0
 """ncclInt8: what is moved has no type."""
+REMOTE_ERROR = 6
+"""ncclRemoteError: a peer has ended, or the network to it."""
+POLL_S = 0.01
 CALL_S = 1.0
 """A call that takes longer waits for a peer."""
 
@@ -45,11 +49,12 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Raises EngineError."""
+    """Raises PeerGone, EngineError."""
     status = getattr(library(), name)(*arguments)
     if status:
         text = library().ncclGetErrorString(status).decode()
-        raise EngineError(f"{name}: {text} ({status}; NCCL_DEBUG=WARN says more)")
+        kind = PeerGone if status == REMOTE_ERROR else EngineError
+        raise kind(f"{name}: {text} ({status}; NCCL_DEBUG=WARN says more)")
 
 
 def new_identity() -> bytes:
@@ -62,29 +67,42 @@ def new_identity() -> bytes:
 class Communicator:
     """What the ranks of a group share; all make the same calls in the same order."""
 
-    def __init__(self, identity: bytes, rank: int, size: int) -> None:
-        """Returns once all are here. Raises EngineError."""
+    def __init__(self, identity: bytes, rank: int, size: int, is_rank_gone: Callable[[], bool]) -> None:
+        """Returns once all are here, on this thread's GPU. Raises PeerGone, EngineError."""
         self._handle = ctypes.c_void_p()
         self._calling = threading.Lock()
         self._is_over = False
-        call("ncclCommInitRank", ctypes.byref(self._handle), size, Identity.from_buffer_copy(identity), rank)
+        device, failed = torch.cuda.current_device(), []
+
+        def meet() -> None:
+            torch.cuda.set_device(device)
+            try:
+                call("ncclCommInitRank", ctypes.byref(self._handle), size, Identity.from_buffer_copy(identity), rank)
+            except EngineError as error:
+                failed.append(error)
+
+        meeting = threading.Thread(target=meet, name="nccl", daemon=True)
+        meeting.start()
+        while meeting.is_alive():
+            meeting.join(POLL_S)
+            if is_rank_gone():
+                raise PeerGone("a rank is gone")  # NCCL itself would wait for it
+        if failed:
+            raise failed[0]
 
     def all_gather(self, own: Any, gathered: Any) -> None:
-        """`gathered`, filled with every rank's `own`, in their order. Raises PeerGone."""
+        """`gathered`, filled with every rank's `own`, in their order. Raises PeerGone, EngineError."""
         self._round("ncclAllGather", own.data_ptr(), gathered.data_ptr(), own.nbytes, BYTES)
 
     def broadcast(self, values: Any) -> None:
-        """`values`, filled with rank 0's. Raises PeerGone."""
+        """`values`, filled with rank 0's. Raises PeerGone, EngineError."""
         self._round("ncclBroadcast", values.data_ptr(), values.data_ptr(), values.nbytes, BYTES, 0)
 
     def _round(self, name: str, *arguments: Any) -> None:
         with self._calling:
             if self._is_over:
                 raise PeerGone("a rank is gone")
-            try:
-                call(name, *arguments, self._handle, torch.cuda.current_stream().cuda_stream)
-            except EngineError as error:
-                raise PeerGone(str(error)) from error
+            call(name, *arguments, self._handle, torch.cuda.current_stream().cuda_stream)
 
     def abort(self) -> None:
         """Whoever waits for a peer goes on, with numbers that nobody may use.
@@ -95,5 +113,6 @@ class Communicator:
         threading.Thread(target=self._end, name="nccl", daemon=True).start()
 
     def _end(self) -> None:
-        self._calling.acquire(timeout=CALL_S)  # to end a call that has begun, unless it waits for a peer
+        if self._calling.acquire(timeout=CALL_S):  # a call that has begun ends first, unless it waits for a peer
+            self._calling.release()
         library().ncclCommAbort(self._handle)

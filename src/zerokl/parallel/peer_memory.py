@@ -10,6 +10,7 @@ and whose others are new waits for ever (torch 2.11, `StoreExchange`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from functools import cache
 from typing import Any
@@ -86,12 +87,15 @@ class PeerMemory:
         return peer.value or 0
 
     def close(self) -> None:
-        """Nothing may run that reads it. Safe to call again."""
-        torch.cuda.synchronize()
+        """Nothing may run that reads it. Safe to call again; a GPU that has failed gives nothing back."""
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.synchronize()
         while self._peers:
-            call("cuIpcCloseMemHandle", self._peers.pop())
+            with contextlib.suppress(EngineError):
+                call("cuIpcCloseMemHandle", self._peers.pop())
         if self._own:
-            call("cuMemFree_v2", self._own)
+            with contextlib.suppress(EngineError):
+                call("cuMemFree_v2", self._own)
             self._own = ctypes.c_uint64()
 
 

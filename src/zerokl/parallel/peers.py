@@ -14,7 +14,7 @@ two moves no bit.
 
 from __future__ import annotations
 
-import contextlib
+import socket
 import time
 from itertools import pairwise
 from typing import Any
@@ -36,7 +36,11 @@ POLL_S = 0.002
 
 def open_store(size: int, host: str = "127.0.0.1") -> Any:
     """Rank 0's side of the ranks' first meeting; `host` and its `port` are what the others need."""
-    return torch.distributed.TCPStore(host, 0, size, is_master=True, wait_for_workers=False)
+    listener = socket.create_server(("127.0.0.1" if host == "127.0.0.1" else "", 0))
+    port = listener.getsockname()[1]
+    return torch.distributed.TCPStore(
+        host, port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
 
 
 class PeerGroup:
@@ -99,7 +103,7 @@ class PeerGroup:
             self._told("opened", b"yes")
             return own.floats, view(bases[0], total), bases
         identities = self._told("nccl", b"" if self.rank else nccl.new_identity())
-        self._nccl = nccl.Communicator(identities[0], self.rank, self.size)
+        self._nccl = nccl.Communicator(identities[0], self.rank, self.size, lambda: self.is_broken)
         memory = torch.zeros(total, dtype=torch.float32, device=self.device)
         self._gathered = torch.empty(self.size * self._slot, dtype=torch.float32, device=self.device)
         return memory, memory, [memory.data_ptr()] * self.size
@@ -120,6 +124,10 @@ class PeerGroup:
                 raise EngineError("a rank is gone")
             time.sleep(POLL_S)
         return [self._store.get(name) for name in names]
+
+    def all_have_met(self) -> None:
+        """Every rank says that it is ready: nobody listens any longer for those who look for the others."""
+        self._store = None
 
     # ---- rounds
 
@@ -195,8 +203,7 @@ class PeerGroup:
         self.abort()  # a step that nobody asks for any more may be waiting
         if self._shared is None:
             return
-        # A GPU that has failed gives nothing back; a caller may have chosen another one since.
-        with contextlib.suppress(EngineError, RuntimeError), torch.cuda.device(self.device):
+        with torch.cuda.device(self.device):  # a caller may have chosen another one since
             self._shared.close()
 
 

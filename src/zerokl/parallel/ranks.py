@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -49,16 +50,25 @@ class Ranks:
 
     def ready(self) -> list[dict[str, Any]]:
         """What each rank says when it is ready. Raises EngineError, ConfigError for what a rank finds wrong."""
-        facts = []
-        for rank, channel in enumerate(self._channels, start=1):
-            answer = channel.receive_answer()
-            if answer is None:
-                raise self.failure()
-            if "error" in answer:
-                self.close(in_order=False)
-                raise ConfigError(f"rank {rank} of {self.group.size}: {answer['error']}")
-            facts.append(answer)
-        return facts
+        facts: dict[int, dict[str, Any]] = {}
+        with selectors.DefaultSelector() as silent:
+            for rank, channel in enumerate(self._channels, start=1):
+                silent.register(channel, selectors.EVENT_READ, rank)
+            while silent.get_map():
+                # Whoever speaks first: the others may be waiting for one that is gone.
+                for key, _ in silent.select():
+                    silent.unregister(key.fileobj)
+                    facts[key.data] = self._answer(key.data)
+        return [facts[rank] for rank in sorted(facts)]
+
+    def _answer(self, rank: int) -> dict[str, Any]:
+        answer = self._channels[rank - 1].receive_answer()
+        if answer is None:
+            raise self.failure()
+        if "error" in answer:
+            self.close(in_order=False)
+            raise ConfigError(f"rank {rank} of {self.group.size}: {answer['error']}")
+        return answer
 
     def plan(self, plan: StepPlan) -> None:
         """The same plan to each rank. Raises EngineError."""

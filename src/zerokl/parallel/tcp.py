@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from zerokl.errors import EngineError
-from zerokl.parallel.host_group import F32, SLOT_FLOATS, HostGroup, gone
+from zerokl.parallel.host_group import F32, SLOT_FLOATS, HostGroup, PeerGone, gone
 
 SILENT_S, PROBES = 10, 6
 """A machine that is gone sends nothing, not even an end: it is asked after so many seconds, so many times."""
@@ -47,7 +47,10 @@ class TcpGroup(HostGroup):
         if part is not None:
             self._slots[self.rank, :size] = part.reshape(-1)
         body = (4 * size).to_bytes(4, "little") + self._slots[self.rank, :size].tobytes()
-        sent = {peer: self._senders.submit(connection.sendall, body) for peer, connection in self._peers.items()}
+        try:
+            sent = {peer: self._senders.submit(connection.sendall, body) for peer, connection in self._peers.items()}
+        except RuntimeError as error:  # another thread has closed the group
+            raise PeerGone("a rank is gone") from error
         for peer, connection in self._peers.items():
             self._take(peer, connection)
         for peer, sending in sent.items():

@@ -7,6 +7,7 @@ others    plan ─▶ their part of the same step, then the next plan
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import threading
 import time
@@ -30,6 +31,8 @@ from zerokl.runner.cpu import CpuRunner
 from zerokl.runner.memory import resident_memory
 from zerokl.runner.sizes import pool_bytes, tokens_per_step
 from zerokl.types import Pending, Pools, StepPlan, StepResult, StepRunner
+
+log = logging.getLogger(__name__)
 
 
 class LeadingRunner:
@@ -72,10 +75,10 @@ class SharedStep(Struct, frozen=True):
     runner: LeadingRunner
 
     def result(self) -> StepResult:
-        """Raises EngineError, and then for a rank that is gone if one is."""
+        """Raises EngineError or CUDA's RuntimeError; for a rank that is gone if one is."""
         try:
             found = self.pending.result()
-        except EngineError:
+        except (EngineError, RuntimeError):
             self.runner.check()
             raise
         self.runner.check()
@@ -110,7 +113,8 @@ def serve_rank(
     source: Channel | Mailbox = channel if config.device == "cpu" else Mailbox(channel, lambda: status(False))
     try:
         runner = rank_runner(config, group, source, store)
-    except PeerGone:
+    except PeerGone as error:
+        log.info("this rank ends: %s", error)
         return status(True)
     except ZeroklError as error:
         channel.answer(error=str(error))
@@ -123,7 +127,8 @@ def serve_rank(
             if compares_plans(config):
                 compare(group, plan)
             runner.follow(plan)
-    except PeerGone:
+    except PeerGone as error:
+        log.info("this rank ends: %s", error)
         return status(True)
     return status(False)
 

@@ -101,6 +101,21 @@ def kv_dtype(cache: CacheFormat) -> str:
     return f"{cache.dtype} {hashlib.sha256(repr(cache.scales).encode()).hexdigest()[:16]}"
 
 
+def runner_on_gpu(model: Model, config: Config, pools: Pools, ranks: Ranks | None) -> Any:
+    """Rank 0's. Raises for the rank that is to blame if another one is gone."""
+    from zerokl.parallel.host_group import PeerGone
+    from zerokl.runner import cuda_start
+
+    try:
+        return cuda_start.start(model, config, tokens_per_step(config), pools)
+    except (ZeroklError, RuntimeError) as error:
+        if ranks is not None and model.team.group.is_broken:
+            ranks.ready()
+        if ranks is not None and isinstance(error, PeerGone):
+            raise ranks.failure() from error
+        raise
+
+
 def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
     from zerokl.runner import cuda_start
 
@@ -109,19 +124,16 @@ def start_on_gpu(model: Model, config: Config, ranks: Ranks | None) -> Started:
         ranks.setup(to_builtins(pools))
         ranks.watch(group.abort)
     try:
-        runner = cuda_start.start(model, config, tokens_per_step(config), pools)
-    except (ZeroklError, RuntimeError):
+        runner = runner_on_gpu(model, config, pools, ranks)
+        facts = cuda_start.facts(runner)
         if ranks is not None:
-            try:
-                if group.is_broken:
-                    ranks.ready()  # raises for the rank that is to blame
-            finally:
-                ranks.close(in_order=False)
-                group.close()  # nobody reads its memory any more
+            facts |= {"tp": config.tp, "exchange": group.way, "other_ranks": ranks.ready()}
+            group.all_have_met()
+    except BaseException:
+        if ranks is not None:
+            ranks.close(in_order=False)
+            group.close()  # nobody reads its memory any more
         raise
-    facts = cuda_start.facts(runner)
-    if ranks is not None:
-        facts |= {"tp": config.tp, "exchange": group.way, "other_ranks": ranks.ready()}
     kept = kv_dtype(cuda_start.kept_on_gpu(model.cache))
     numerics = Numerics(KEYS_PER_CHUNK, cuda_start.known_answer_digest(), "bfloat16", kept, cuda_start.FAMILY)
     return Started(
