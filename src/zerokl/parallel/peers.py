@@ -104,6 +104,8 @@ class PeerGroup:
             return own.floats, view(bases[0], total), bases
         identities = self._told("nccl", b"" if self.rank else nccl.new_identity())
         self._nccl = nccl.Communicator(identities[0], self.rank, self.size, lambda: self.is_broken)
+        if self.is_broken:  # by a rank that has gone since they met
+            self._nccl.abort()
         memory = torch.zeros(total, dtype=torch.float32, device=self.device)
         self._gathered = torch.empty(self.size * self._slot, dtype=torch.float32, device=self.device)
         return memory, memory, [memory.data_ptr()] * self.size
