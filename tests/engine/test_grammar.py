@@ -12,6 +12,7 @@ import pytest
 from tests.engine.serving import GREEDY, collected, fake_engine, text_of, tokens_of
 from zerokl.engine.fake import BYTE_VOCAB, END, EOS, ByteTokenizer
 from zerokl.engine.grammar import GrammarMask, Grammars
+from zerokl.engine.process import GRAMMAR_THREADS
 from zerokl.engine.vocabulary import Vocabulary
 from zerokl.errors import InvalidRequest
 from zerokl.wire.client import EngineClient
@@ -279,6 +280,28 @@ def test_an_abort_while_the_grammar_is_compiled_ends_the_request_at_once_and_for
     assert [record.done.kind for record in records] == ["abort"]
     assert text_of(after) == "b"
     assert stats["submitted"] == 1
+
+
+def test_what_was_aborted_while_it_waited_is_not_compiled(tmp_path, slow_compile, monkeypatch):
+    compiled, compile_later = [], GrammarMask.compile
+
+    def counted(self):
+        compiled.append(self)
+        compile_later(self)
+
+    monkeypatch.setattr(GrammarMask, "compile", counted)
+
+    async def talk(client):
+        streams = [client.submit([1], grammar=Grammar("regex", "a" * n), max_new_tokens=5) for n in range(1, 20)]
+        for stream in streams:
+            stream.abort()
+            await collected(stream)
+        slow_compile.set()
+        await collected(client.submit([2], grammar=Grammar("regex", "b"), max_new_tokens=5))
+
+    with fake_engine(tmp_path) as engine:
+        engine.ask(talk)
+    assert len(compiled) <= GRAMMAR_THREADS + 1
 
 
 def test_requests_without_a_grammar_do_not_wait_for_one_that_is_compiled(tmp_path, slow_compile):

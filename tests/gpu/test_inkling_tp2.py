@@ -20,7 +20,7 @@ from tests.http.real import LAUNCHED, real_server
 from tests.http.sglang_kl import MODEL, SINGLE_TURN, THRESHOLD, divergences, single_turn
 from zerokl.suites import register_cuda_ci
 
-register_cuda_ci(est_time=240, stage="extra-b", runner_config="1-gpu-small")
+register_cuda_ci(est_time=120, stage="extra-b", runner_config="1-gpu-small")
 
 pytestmark = [pytest.mark.device, pytest.mark.timeout(900), SHARED_GPUS]
 

@@ -26,7 +26,7 @@ from zerokl.errors import EngineError
 from zerokl.runner.graphs import Graphs
 from zerokl.suites import register_cuda_ci
 
-register_cuda_ci(est_time=120, stage="extra-b", runner_config="1-gpu-small")
+register_cuda_ci(est_time=130, stage="extra-b", runner_config="1-gpu-small")
 
 pytestmark = [pytest.mark.device, pytest.mark.timeout(300), SHARED_GPUS]
 

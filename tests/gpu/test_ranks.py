@@ -24,7 +24,7 @@ from zerokl.parallel.peers import PeerGroup
 from zerokl.runner.cuda import Options
 from zerokl.suites import register_cuda_ci
 
-register_cuda_ci(est_time=60, stage="extra-b", runner_config="1-gpu-small")
+register_cuda_ci(est_time=10, stage="extra-b", runner_config="1-gpu-small")
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="threads as ranks need the interpreter; see test_tp2.py")
 

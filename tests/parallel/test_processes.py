@@ -183,6 +183,18 @@ def test_ranks_end_when_rank_0_is_killed(folder: Path) -> None:
         wait_until(lambda: not any(map(is_alive, ranks)), 20)
 
 
+def test_a_copy_of_the_sockets_in_a_forked_process_keeps_no_rank(folder: Path) -> None:
+    with ranks_of(folder, 2) as llm:
+        ranks = llm._parts.engine.runner.ranks
+        copies = [os.dup(channel.fileno()) for channel in ranks._channels]
+        copies += [os.dup(connection.fileno()) for connection in ranks.group._peers.values()]
+        began = time.monotonic()
+        llm.close()
+        assert time.monotonic() - began < 3
+    for copy in copies:
+        os.close(copy)
+
+
 WAITS_FOR_PLANS = """
 import socket, sys
 from zerokl.parallel.channel import Channel

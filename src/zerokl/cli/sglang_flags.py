@@ -122,7 +122,7 @@ TABLE = (
     mapped("--hicache-ratio", "hicache_ratio"),
     idle("--hicache-* --enable-lmcache --enable-flexkv", "one host tier, filled when the device evicts"),
     mapped("--watchdog-timeout", "watchdog_timeout"),
-    idle("--soft-watchdog-timeout --sleep-on-idle --gc-threshold", "the supervisor watches"),
+    idle("--soft-watchdog-timeout --sleep-on-idle --gc-threshold", "`--watchdog-timeout` watches"),
     idle("--cpu-offload-gb --enable-memory-saver --numa-node", "weights stay where they are"),
     idle("--speculative-* --enable-multi-layer-eagle --spec-trace-dir", NO_SPECULATION),
     idle("--radix-eviction-policy-config --enable-page-major-kv-layout --enable-unified-memory", "one cache"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from msgspec import Struct, field
 
@@ -34,7 +37,11 @@ class LocalEngine:
         self.intake = intake
         self._lock = threading.Lock()
         self._tickets: dict[RequestId, Ticket] = {}
-        self._failure: Exception | None = None
+        self._unwanted: deque[Ticket] = deque()
+        """Of iterators that were left early. Whoever has the lock next ends them: an iterator may be left by the
+        garbage collector, in the middle of a step of the same thread."""
+        self._failure: BaseException | None = None
+        self._is_closed = False
 
     def run(self, asked: Sequence[tuple[Submit, Sequence[int]]]) -> Iterator[tuple[int, Record]]:
         """Run requests together; gives (request's place, record) as they come, each request's in order.
@@ -45,7 +52,8 @@ class LocalEngine:
         live: dict[int, Ticket] = {}
         try:
             while waiting or live:
-                with self._lock:
+                with interrupts_wait(), self._lock:
+                    self._end_unwanted()
                     self._submit(waiting, live)
                     if not any(ticket.records for ticket in live.values()):
                         self._step()
@@ -56,20 +64,34 @@ class LocalEngine:
                             del live[ticket.place]
                         yield ticket.place, record
         finally:
-            with self._lock:
-                for ticket in live.values():
-                    self._forget(ticket)
+            self._unwanted.extend(live.values())
+            if self._lock.acquire(blocking=False):
+                try:
+                    self._end_unwanted()
+                finally:
+                    self._lock.release()
 
     def flush_cache(self) -> bool:
-        """Forget every cached prefix; False if something runs."""
-        with self._lock:
+        """Forget every cached prefix; False if something runs. What nobody wants any more is ended first."""
+        with interrupts_wait(), self._lock:
+            self._end_unwanted()
+            while self.engine.has_work and not self._tickets and self._failure is None:
+                self._step()
             return self.engine.flush_cache()
+
+    def close(self) -> None:
+        """Ends what the runner has started, after the step that another thread is in. Safe to call again."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self.engine.close()
 
     def _tickets_of(self, asked: Sequence[tuple[Submit, Sequence[int]]]) -> Iterator[Ticket]:
         tickets = []
         for place, (submit, prompt) in enumerate(asked):
             try:
                 ticket = Ticket(place, *self.intake.take(submit, prompt))
+                self.engine.check(ticket.request)
                 if ticket.text.mask is not None:
                     ticket.text.mask.compile()
                 tickets.append(ticket)
@@ -79,6 +101,8 @@ class LocalEngine:
 
     def _submit(self, waiting: deque[Ticket], live: dict[int, Ticket]) -> None:
         """As many as there is room for; the others wait here."""
+        if self._is_closed:
+            raise EngineError("this LLM was closed")
         if self._failure is not None:
             raise EngineError("the engine failed before and can't be used any more") from self._failure
         while waiting:
@@ -89,8 +113,6 @@ class LocalEngine:
                 if not self.engine.has_work:
                     raise
                 return
-            except InvalidRequest as error:
-                raise named(error, ticket.place, len(waiting) + len(live)) from None
             self._tickets[ticket.request.request_id] = live[ticket.place] = waiting.popleft()
 
     def _step(self) -> None:
@@ -98,7 +120,7 @@ class LocalEngine:
             outcomes = self.engine.step()
             for outcome in outcomes:
                 self._advance(outcome)
-        except Exception as error:
+        except BaseException as error:
             self._failure = error
             raise
 
@@ -114,10 +136,36 @@ class LocalEngine:
             if record.done is not None:
                 del self._tickets[progress.request_id]
 
-    def _forget(self, ticket: Ticket) -> None:
-        """End a request whose records nobody wants; its last step is reported to nobody."""
-        if self._tickets.pop(ticket.request.request_id, None) is not None:
-            self.engine.abort(ticket.request.request_id, Finish("abort", message="no longer wanted"))
+    def _end_unwanted(self) -> None:
+        """Their last step is reported to nobody."""
+        while self._unwanted:
+            request_id = self._unwanted.popleft().request.request_id
+            if self._tickets.pop(request_id, None) is not None:
+                self.engine.abort(request_id, Finish("abort", message="no longer wanted"))
+
+
+@contextlib.contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Ctrl-C ends what is asked and not the engine: it is raised behind the step. A second one is raised at once."""
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def named(error: InvalidRequest, place: int, count: int) -> InvalidRequest:

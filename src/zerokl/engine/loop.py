@@ -50,6 +50,10 @@ class Engine:
             raise NoRoom("the server is shutting down", code="draining", status=503)
         self.scheduler.submit(request, mask)
 
+    def check(self, request: Request) -> None:
+        """Raises InvalidRequest if it can never fit. Any thread may ask."""
+        self.scheduler.check(request)
+
     def abort(self, request_id: RequestId, finish: Finish | None = None) -> bool:
         """Ends a request; the next step reports it, and its pages are free then. False: it isn't here (any more)."""
         return self.scheduler.abort(request_id, finish)

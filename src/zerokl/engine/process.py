@@ -242,6 +242,8 @@ class EngineProcess:
     # ---- the grammar threads
 
     def _compile(self, request: Request, mask: GrammarMask) -> None:
+        if self.ledger.get(request.request_id) is None:
+            return  # aborted, and told so, while it waited here
         outcome: GrammarMask | InvalidRequest | NoRoom = mask
         try:
             mask.compile()

@@ -129,9 +129,10 @@ class LLM:
     # ---- its end
 
     def close(self) -> None:
-        """Give the memory back, end other ranks. Idempotent; nothing can be asked afterwards."""
-        if self._built is not None:
-            self._built.engine.close()
+        """Give the memory back, end other ranks. Idempotent; nothing can be asked afterwards, and what other threads
+        still ask ends with EngineError."""
+        if self._engine is not None:
+            self._engine.close()
         self._built = None
         self._engine = None
 

@@ -6,6 +6,7 @@ draws.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import socket
 from typing import Any
@@ -57,6 +58,9 @@ class Channel:
         self.send(msgspec.msgpack.encode(facts))
 
     def close(self) -> None:
+        """The other end hears of it, though a process that this one has forked may hold a copy of the socket."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
     def _body(self) -> bytes | None:

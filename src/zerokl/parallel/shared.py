@@ -10,6 +10,7 @@ sockets: waiting costs nothing, however few cores there are, and the end of a pe
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
@@ -80,4 +81,6 @@ class SharedGroup(HostGroup):
 
     def close(self) -> None:
         for connection in self._peers.values():
+            with contextlib.suppress(OSError):  # a forked process may hold a copy
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()

@@ -133,7 +133,8 @@ class Scheduler:
 
     # Submit
 
-    def _new_state(self, request: Request, mask: MaskSource | None) -> RequestState:
+    def check(self, request: Request) -> int:
+        """How many outputs it may have. Raises InvalidRequest if it can never fit. Any thread may ask."""
         prompt_length, context_length = len(request.prompt), self.limits.context_length
         if not 0 < prompt_length <= context_length:
             raise InvalidRequest(
@@ -142,10 +143,14 @@ class Scheduler:
             )
         if request.logprob_start > prompt_length:
             raise InvalidRequest(f"logprob_start is {request.logprob_start}; the prompt has {prompt_length} tokens")
-        if request.request_id in self._states:
-            raise EngineError(f"request id {request.request_id} is in use")
         max_outputs = min(request.max_new_tokens, context_length - prompt_length)
         self._check_fits_alone(prompt_length + max(max_outputs - 1, 0))
+        return max_outputs
+
+    def _new_state(self, request: Request, mask: MaskSource | None) -> RequestState:
+        max_outputs = self.check(request)
+        if request.request_id in self._states:
+            raise EngineError(f"request id {request.request_id} is in use")
         return RequestState(request, self._arrivals, max_outputs, mask)
 
     def _check_fits_alone(self, num_slots: int) -> None:
