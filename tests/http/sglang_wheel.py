@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import types
 import zipfile
 from collections.abc import Mapping
@@ -19,34 +20,36 @@ VERSION = "0.5.23"
 
 
 def wheel() -> Path:
-    """Downloaded once."""
+    """Downloaded once, and there only when it is whole: files of tests run side by side."""
     folder = cache_folder() / "sglang"
+    folder.mkdir(parents=True, exist_ok=True)
     wheels = list(folder.glob(f"sglang-{VERSION}-*.whl"))
-    if not wheels:
-        wanted = f"sglang=={VERSION}"
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), wanted]
+    if wheels:
+        return wheels[0]
+    wanted = f"sglang=={VERSION}"
+    with tempfile.TemporaryDirectory(dir=folder) as partial:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", partial, wanted]
         if subprocess.run(command, check=False, timeout=500).returncode:
             pytest.skip(f"{wanted} can't be downloaded, and SGLang's files are not part of this repository")
-        wheels = list(folder.glob(f"sglang-{VERSION}-*.whl"))
-    return wheels[0]
+        [found] = Path(partial).glob("*.whl")
+        return found.replace(folder / found.name)
 
 
 def load(member: str, stubs: Mapping[str, Mapping[str, Any]] | None = None) -> Any:
     """One module of the wheel; `stubs`: modules that it imports, with the names it wants of them."""
-    path = wheel()
-    with zipfile.ZipFile(path) as archive:
-        extracted = Path(archive.extract(member, path.parent))
-    spec = importlib.util.spec_from_file_location(f"sglang_wheel_{extracted.stem}", extracted)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
     before = dict(sys.modules)
     try:
         for name, values in (stubs or {}).items():
             stub = types.ModuleType(name)
             vars(stub).update(values)
             sys.modules[name] = stub
-        spec.loader.exec_module(module)
+        with zipfile.ZipFile(wheel()) as archive, tempfile.TemporaryDirectory() as folder:
+            extracted = Path(archive.extract(member, folder))
+            spec = importlib.util.spec_from_file_location(f"sglang_wheel_{extracted.stem}", extracted)
+            assert spec
+            assert spec.loader
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
     finally:
         for name in set(sys.modules) - set(before):
             if name.startswith("sglang"):

@@ -112,9 +112,11 @@ def test_streams_pass_through_piece_by_piece(url: str) -> None:
     assert httpx.get(url + "/no-such-path").status_code == 404
 
 
-def test_a_replica_that_is_killed_under_load_loses_no_request_and_comes_back(url: str) -> None:
+@pytest.mark.parametrize("kind", ["ServeReplica:zerokl:Replica", "zerokl.serve_ray.server"])
+def test_a_replica_that_is_killed_under_load_loses_no_request_and_comes_back(url: str, kind: str) -> None:
+    """The actor, or the server that is its child."""
     expected = {n: ask(url, n)[1] for n in range(len(PROMPTS))}
-    victim, *others = processes("ServeReplica:zerokl:Replica")
+    victim, *others = processes(kind)
     assert len(others) == 1
     wrong: list[int] = []
     answered: list[int] = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 
 import httpx
@@ -15,8 +17,11 @@ import httpx
 from zerokl.errors import EngineError
 from zerokl.serve_ray.asked import HOP_BY_HOP, Asked
 
+log = logging.getLogger(__name__)
+
 POLL_S = 0.2
 HEALTH_TIMEOUT_S = 10.0
+END_S = 5.0
 
 Head = tuple[int, list[tuple[str, str]]]
 """Status and headers."""
@@ -41,6 +46,12 @@ class Replica:
             if self._process.poll() is not None:
                 raise EngineError(f"the server ended with status {self._process.returncode}; its log says why")
             await asyncio.sleep(POLL_S)
+        threading.Thread(target=self._end_with_server, name="server", daemon=True).start()
+
+    def _end_with_server(self) -> None:
+        """An actor without its server would fail request after request until Ray next asks how it is."""
+        log.warning("the server ended with status %d, and so does its actor", self._process.wait())
+        os._exit(1)
 
     async def check_health(self) -> None:
         """Raises EngineError."""
@@ -55,7 +66,11 @@ class Replica:
     async def answer(self, asked: Asked) -> AsyncIterator[Head | bytes]:
         """The head, then the body's pieces. A client that leaves ends the request here too."""
         request = self._client.build_request(asked.method, asked.target, headers=asked.headers, content=asked.body)
-        response = await self._client.send(request, stream=True)
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx.TransportError:
+            await asyncio.sleep(END_S)  # if the server is gone, so is this actor, and then another one is asked
+            raise
         try:
             headers = [(name, value) for name, value in response.headers.multi_items() if name not in HOP_BY_HOP]
             headers.append(("x-zerokl-replica", self._name))
