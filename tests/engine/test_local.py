@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from zerokl.engine import local as local_engine
 from zerokl.engine.fake import FakeOptions, byte_served, fake_engine
 from zerokl.engine.intake import Intake
 from zerokl.engine.local import LocalEngine
@@ -106,6 +107,24 @@ def test_a_prompt_that_can_never_fit_is_refused_before_the_others_run() -> None:
         got += places(engine.run([asked(4), asked(4), asked(200)]))
     assert got == []
     assert engine.engine.stats.scheduler.counters.submitted == 0
+
+
+def test_a_signals_handler_may_close_in_the_middle_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_engine, "CLOSE_S", 0.1)
+    engine = local()
+    step = engine.engine.step
+
+    def interrupted() -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return step()
+
+    engine.engine.step = interrupted  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: engine.close())
+    try:
+        with pytest.raises(EngineError, match="this LLM was closed"):
+            places(engine.run([asked(50)]))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_close_ends_what_another_thread_asks() -> None:

@@ -129,6 +129,14 @@ def test_a_peer_that_ends_is_seen_at_once() -> None:
     one.close()
 
 
+def test_a_group_that_another_thread_has_closed_is_a_peer_gone() -> None:
+    one, other = tcp_groups(2)
+    one.close()
+    with pytest.raises(PeerGone):
+        one.gather(np.ones((1, 4), np.float32), [(1, 4), (1, 4)])
+    other.close()
+
+
 def test_a_part_longer_than_a_slot_is_an_error() -> None:
     one, other = tcp_groups(2, slot_floats=4)
     other._peers[0].sendall((17).to_bytes(4, "little"))

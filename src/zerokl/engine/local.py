@@ -19,6 +19,8 @@ from zerokl.types import Finish, Progress, Request, RequestId
 from zerokl.wire.messages import Submit
 from zerokl.wire.records import Record
 
+CLOSE_S = 5.0
+
 
 class Ticket(Struct):
     """One request on its way, and the records that nobody has taken yet."""
@@ -80,11 +82,18 @@ class LocalEngine:
             return self.engine.flush_cache()
 
     def close(self) -> None:
-        """Ends what the runner has started, after the step that another thread is in. Safe to call again."""
-        with self._lock:
+        """Ends what the runner has started, after the step that another thread is in. Safe to call again.
+
+        A step that doesn't end is not waited for, nor the one that a signal's handler has interrupted to call this.
+        """
+        is_between_steps = self._lock.acquire(timeout=CLOSE_S)
+        try:
             if not self._is_closed:
                 self._is_closed = True
                 self.engine.close()
+        finally:
+            if is_between_steps:
+                self._lock.release()
 
     def _tickets_of(self, asked: Sequence[tuple[Submit, Sequence[int]]]) -> Iterator[Ticket]:
         tickets = []
