@@ -34,7 +34,7 @@ const MOST_LANES: usize = 64;
 /// start earlier.
 ///
 /// The caller works too. Called from inside a task, or while another thread uses the pool, it runs all tasks itself.
-/// A panic in a task is raised again here, after the others have finished.
+/// A panic in a task is raised again here, after the others have finished, or at once if it runs all itself.
 pub fn parallel_for(threads: usize, count: usize, task: impl Fn(usize) + Sync) {
     start(threads, count, false, task);
 }

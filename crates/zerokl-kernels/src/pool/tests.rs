@@ -69,11 +69,13 @@ fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
         });
     }));
     assert!(outcome.is_err());
-    assert_eq!(finished.load(Relaxed), 49);
+    // While a test beside this one has the pool, the caller runs all tasks itself, and none behind the panic.
+    let done = finished.load(Relaxed);
+    assert!(done == 49 || done == 17, "{done}");
     parallel_for(2, 50, |_| {
         finished.fetch_add(1, Relaxed);
     });
-    assert_eq!(finished.load(Relaxed), 99);
+    assert_eq!(finished.load(Relaxed), done + 50);
 }
 
 #[test]
